@@ -1,11 +1,11 @@
 # make demo       shows the main job on this machine, in under a minute after the build
 # make test       everything that must hold: formatting, lints, unit, simulation and kernel tests, real failures
-# make test-long  the same with many repetitions and more faults, for hours; REPEAT=N sets the number (default 10, minimum 1)
+# make test-long  as make test, with many repetitions and more faults; takes hours; REPEAT=N: repetitions (default 10, minimum 1)
 # make bench      speed compared with plain forwarding, stalls of many connections, stalls after a cut path;
 #                 comparison with ns-2 if it is installed (apt-get install ns2)
 # make lint       formatting and lints only
-# make install    binaries, man pages, the systemd unit and examples under PREFIX (default /usr/local);
-#                 needs fewer packages than the other targets
+# make install    binaries, man pages, the systemd units and examples under PREFIX (default /usr/local);
+#                 needs fewer packages than test, demo and bench
 
 PREFIX ?= /usr/local
 # Cargo profile (Cargo.toml) and targets of the build. scripts/test sets its own values of both.

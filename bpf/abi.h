@@ -64,7 +64,7 @@ struct service_state {
 	__u32 doubted;
 };
 
-/* Which of the maps `held` and `undecided` the programs must look at for a service. */
+/* Whether the programs must look at the maps `held` and `undecided` for a service. */
 enum holds {
 	HOLDS_NOTHING = 0, /* neither map has an entry */
 	HOLDS_SOME = 1,    /* `held` may have entries; in GATE_TAKEOVER, `undecided` has all clients whose connections are being decided */
@@ -152,17 +152,17 @@ enum reason {
 	REASON_GATE_CLOSED,       /* the old primary spoke after the gate was closed; dropped */
 	REASON_HELD,              /* logged during a takeover because its connection was not local yet; not passed on */
 	REASON_PASSED_LOCAL,      /* passed to the local stack */
-	REASON_ICMP_FORWARDED,    /* an ICMP error that concerns the primary; sent on to it */
-	REASON_EGRESS_UNGUARDED,  /* would have left the primary past the wire; dropped */
+	REASON_ICMP_FORWARDED,    /* an ICMP error about a segment of the primary; sent on to the primary */
+	REASON_EGRESS_UNGUARDED,  /* a segment of the primary that would have bypassed the wire; dropped */
 	REASON_EGRESS_MUTE,       /* this node is mute for the service; dropped */
 	REASON_DEATH_FIN,         /* a FIN or RST of a dying process; dropped, or only the FIN removed from data */
 	REASON_SYN_WAITS,         /* a SYN of a client whose connection is being decided; dropped, TCP repeats it */
 	REASON_UNLOGGED,          /* passed without being logged: the log is full and the agent is away */
 	REASON_EGRESS_EXPIRED,    /* the right to speak has ended; dropped */
-	REASON_LED_TO_WIRE,       /* reached the primary past the wire; sent to the wire, to be logged */
-	REASON_INPUT_HELD,        /* the primary's state must not change while it is copied; dropped, TCP repeats it */
+	REASON_LED_TO_WIRE,       /* a client's segment that bypassed the wire and reached the primary; sent to the wire, to be logged */
+	REASON_INPUT_HELD,        /* a client's input while the primary's state is copied; dropped, TCP repeats it */
 	REASON_LOCAL_REFUSED,     /* a program on this node could not be treated like any other client; its connect(2) failed */
-	REASON_CAME_BACK,         /* this node already sent it to the peer, and the peer is not the primary either; dropped */
+	REASON_CAME_BACK,         /* the peer has sent back this packet for the primary, so neither node is the primary; dropped */
 	REASON_COUNT,
 };
 

@@ -10,10 +10,10 @@ static __always_inline __u32 further(__u32 a, __u32 b) { return (__s32)(a - b) >
 
 /*
  * Reduces the window of a segment to a slowed client, so that the segment offers nothing beyond the client's cap. A window that the client
- * was already offered is never taken back. The first segment passes unchanged, because the wire does not know yet what was offered. The
- * right window edge of this segment covers all earlier offers, because the primary never moves the edge back. If the window field cannot
- * express the cap exactly, the window is rounded down, but never below the promise. Promise::pass in crates/proto/src/connection/cap.rs
- * does the same.
+ * was already offered is never taken back. The first segment after the promise was added passes unchanged, because the wire does not know
+ * yet what was offered. The right window edge of this segment covers all earlier offers, because the primary never moves the edge back. If
+ * the window field cannot express the cap exactly, the window is rounded down, but never below the promise. Promise::pass in
+ * crates/proto/src/connection/cap.rs does the same.
  */
 static __noinline int withhold(struct __sk_buff *skb, struct parsed *packet) {
 	struct client_key client = client_of(packet);

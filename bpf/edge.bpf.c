@@ -39,8 +39,8 @@ static __always_inline int port_of(struct __sk_buff *skb, struct edge_state *sta
 }
 
 /*
- * Number of packets that this frame is, or was, on the cable: more than one for a GSO frame. Stores the length of all these packets, with
- * all headers, in `bytes`.
+ * Number of packets on the cable that this frame stands for. It is more than one for a GSO frame. Stores the sum of these packets' lengths,
+ * headers included, in `bytes`.
  */
 static __always_inline __u64 on_the_wire(struct __sk_buff *skb, struct packet *p, __u64 *bytes) {
 	__u32 size = skb->gso_size, packets = skb->gso_segs;
@@ -109,9 +109,9 @@ static __always_inline int enter(struct __sk_buff *skb, struct packet *p, struct
 }
 
 /*
- * The flow of a packet that came out of the string `from`. The other edge has chosen this string. A learned flow (EDGE_LEARNED: no entering
- * packet has made it) is given the same string. A string that has failed is the exception: the other edge, which chose it, does not know of
- * the failure yet, and the flow keeps its string.
+ * The flow of a packet that came out of the string `from`, which the other edge has chosen. A learned flow (EDGE_LEARNED: a leaving packet
+ * made its entry) also gets the string `from`, unless `from` has failed. In that case the other edge does not know of the failure yet, and
+ * the flow keeps its string.
  */
 static __always_inline struct edge_flow *flow_leaving(struct packet *p, struct edge_state *state, struct edge_counts *counts,
 						      struct edge_flow *flow, __u32 from) {

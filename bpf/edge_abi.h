@@ -104,11 +104,12 @@ struct edge_flow_key {
 };
 
 /*
- * The sequence numbers that the agent's cache holds of a flow: proto::edge::CacheMirror. The programs copy a packet only if the packet
- * changes the cache.
+ * The sequence numbers that the agent's cache holds of a flow: proto::edge::CacheMirror. From them, the programs know which packets may
+ * change the cache, and copy those.
  */
 struct edge_mirror {
-	__u32 caching_epoch; /* the string's when this mirror was stored. If they differ, the cache holds nothing of the flow. */
+	/* The string's caching_epoch when this mirror was stored. If the string has another one now, the cache holds nothing of the flow. */
+	__u32 caching_epoch;
 	__u32 held_seq;      /* first sequence number of the lowest waiting packet */
 	__u32 held_end;      /* sequence number after this packet */
 	__u32 highest;       /* the highest acknowledgement number that the cache has seen */
@@ -124,7 +125,7 @@ enum edge_mirror_flag {
 	MIRROR_FIN_IN = 8,    /* fin_end is valid */
 	MIRROR_FIN_OUT = 16,  /* a FIN has left */
 	MIRROR_DEEP = 32,     /* the lowest waiting packet was acknowledged, and the next one is not known */
-	MIRROR_UNSURE = 64,   /* it is not known what the cache holds: every packet may change it */
+	MIRROR_UNSURE = 64,   /* it is not known what the cache holds, so every packet may change the cache */
 };
 
 struct edge_flow {

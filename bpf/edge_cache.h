@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Copies of packets for the agent's cache (proto::edge::cache). A packet is copied only if it changes what the cache holds of its flow. The
- * flow's entry mirrors what the cache holds (struct edge_mirror). If a copy is lost, the mirror stays as it was.
+ * Copies of packets for the agent's cache (proto::edge::cache). A packet is copied if it may change what the cache holds of its flow. While
+ * copies_entering is 1, all entering packets are copied. The flow's entry mirrors what the cache holds (struct edge_mirror). If a copy is
+ * lost, the mirror stays as it was.
  */
 #ifndef STEADFAST_EDGE_CACHE_H
 #define STEADFAST_EDGE_CACHE_H
@@ -12,17 +13,17 @@
 #include "edge_maps.h"
 #include "edge_packet.h"
 
-/* The part of a segment that is copied. */
+/* What the mirror is updated from: numbers and flags of a packet, or of its first segment (copy_if_needed). */
 struct segment {
 	__u32 seq, ack;
-	__u32 numbers; /* sequence numbers that it occupies */
+	__u32 numbers; /* number of sequence numbers that the segment occupies */
 	_Bool has_ack, syn, fin, rst;
 };
 
-/* Whether a sequence number is equal to `other` or comes after it. */
+/* Whether a sequence number is equal to `other` or comes after `other`. */
 static __always_inline _Bool reaches(__u32 number, __u32 other) { return (__s32)(number - other) >= 0; }
 
-/* Whether an entering segment changes the cache. Updates the mirror. proto::edge::CacheMirror::on_entering does the same. */
+/* Whether an entering segment may change the cache. Updates the mirror. proto::edge::CacheMirror::on_entering does the same. */
 __noinline int mirror_entering(struct edge_mirror *mirror, struct segment *segment, __u32 policy) {
 	if (!mirror || !segment)
 		return 0;
@@ -50,7 +51,7 @@ __noinline int mirror_entering(struct edge_mirror *mirror, struct segment *segme
 	if (mirror->flags & MIRROR_DEEP)
 		return 1;
 	if (mirror->flags & MIRROR_HELD) {
-		/* The cache keeps the last copy of a repeated packet. */
+		/* A retransmission replaces the held packet, unless the retransmission is shorter. */
 		if (mirror->held_seq == segment->seq && !reaches(end, mirror->held_end))
 			return changes;
 		if (!reaches(mirror->held_seq, segment->seq))
@@ -66,7 +67,7 @@ __noinline int mirror_entering(struct edge_mirror *mirror, struct segment *segme
 	return 1;
 }
 
-/* Whether a leaving segment changes the cache. Updates the mirror. proto::edge::CacheMirror::on_leaving does the same. */
+/* Whether a leaving segment may change the cache. Updates the mirror. proto::edge::CacheMirror::on_leaving does the same. */
 __noinline int mirror_leaving(struct edge_mirror *mirror, struct segment *segment, __u32 policy, __u32 second) {
 	if (!mirror || !segment)
 		return 0;
@@ -89,7 +90,10 @@ __noinline int mirror_leaving(struct edge_mirror *mirror, struct segment *segmen
 		changes = 1;
 	}
 	if (mirror->flags & MIRROR_FIN_OUT && mirror->flags & MIRROR_FIN_IN && reaches(segment->ack, mirror->fin_end)) {
-		/* The cache may have forgotten the connection already, and with it one of the FINs. */
+		/*
+		 * With MIRROR_DEEP, the cache may have forgotten the connection between the two FINs. Then the cache knows only one of the
+		 * FINs, and does not forget the connection now.
+		 */
 		mirror->flags = mirror->flags & MIRROR_DEEP && second == EDGE_SECOND_NEWEST ? MIRROR_UNSURE : 0;
 		return 1;
 	}
@@ -132,8 +136,9 @@ __noinline int copy_to_ring(struct __sk_buff *skb, struct packet *p, struct edge
 }
 
 /*
- * Copies a segment if the cache needs it. Of a GSO packet, only the first segment is copied, unless the cache holds all entering packets or
- * the string is suspected. A FIN is in the last segment, so a copy of only the first segment has none.
+ * Copies a packet if the cache needs it. Of a leaving GSO packet, only the first segment is copied. Of an entering GSO packet, too, unless
+ * the policy is EDGE_CACHE_ALL or copies_entering is 1. A FIN is in the last segment, so a copy of only the first segment has none. Unless
+ * the policy is EDGE_CACHE_ALL, the mirror takes only the first segment into account, even if the whole packet is copied.
  */
 __noinline int copy_if_needed(struct __sk_buff *skb, struct packet *p, struct edge_state *state, struct edge_counts *counts,
 			      struct edge_flow *flow) {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The table of flows: which string a flow has, when it moves to another one, and in which bucket of activity it is counted. */
+/*
+ * The table of flows: which string a flow has, when it moves to another string, and in which bucket it is counted. A bucket counts a
+ * string's flows whose last entering packet came in the same interval.
+ */
 #ifndef STEADFAST_EDGE_FLOW_H
 #define STEADFAST_EDGE_FLOW_H
 
@@ -56,7 +59,7 @@ static __always_inline _Bool is_agent_away(struct edge_state *state) {
 	return now > seen && now - seen > state->agent_timeout_ns;
 }
 
-/* How packets of a string are steered. Without the agent, nobody would end EDGE_HELD. */
+/* How packets of a string are steered. EDGE_HELD drops packets until the agent ends it, so it counts only while the agent is there. */
 static __always_inline __u32 steering_of(struct edge_state *state, struct edge_string *string) {
 	__u32 steering = NOW(string->steering);
 	return steering == EDGE_HELD && is_agent_away(state) ? EDGE_DOWN : steering;
@@ -99,7 +102,7 @@ static __always_inline void give(struct edge_state *state, struct edge_flow *flo
 	flow->generation = NOW(string_at(state, string)->generation);
 }
 
-/* The string of a flow that has an entering packet. Moves the flow if its string has failed since. */
+/* The string of a flow that has an entering packet. Moves the flow if this string has failed since the flow got it. */
 static __always_inline __u32 string_of(struct edge_state *state, struct edge_counts *counts, struct edge_flow *flow) {
 	struct edge_string *string = string_at(state, flow->string);
 	if (flow->generation == NOW(string->generation) && steering_of(state, string) != EDGE_DOWN)
@@ -157,7 +160,7 @@ __noinline int remember_fragment(struct edge_state *state, struct packet *p, __u
 	return bpf_map_update_elem(&fragments, &key, &value, BPF_ANY);
 }
 
-/* The string of a packet that has no flow. A fragment follows its packet's first fragment. The addresses of other packets choose it. */
+/* The string of a packet without a flow. A fragment follows its packet's first fragment. Other packets' addresses choose the string. */
 __noinline __u32 string_without_flow(struct edge_state *state, struct packet *p) {
 	if (!state || !p)
 		return 0;

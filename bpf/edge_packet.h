@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* From a frame to what the edge needs to know: the flow, the kind of packet, its lengths. */
+/* Reads from a frame what the edge needs to know: the flow, the kind of packet, and the packet's lengths. */
 #ifndef STEADFAST_EDGE_PACKET_H
 #define STEADFAST_EDGE_PACKET_H
 
@@ -13,7 +13,7 @@ enum kind {
 	KIND_TCP,      /* a whole TCP segment */
 	KIND_PORTS,    /* UDP, or the first fragment of a UDP or TCP packet: has a flow, but no TCP state */
 	KIND_FRAGMENT, /* another fragment */
-	KIND_ERROR,    /* an ICMP error; the key is that of the flow that it quotes */
+	KIND_ERROR,    /* an ICMP error; the key is the key of the flow whose packet the error quotes */
 };
 
 struct packet {
@@ -21,8 +21,8 @@ struct packet {
 	struct edge_flow_key key;
 	struct tcphdr tcp;
 	__u32 end;         /* offset of the first byte after the IP packet */
-	__u32 payload;     /* bytes of TCP or UDP payload; 0 of a fragment */
-	__u32 fragment_id; /* as it is in the header */
+	__u32 payload;     /* bytes of TCP or UDP payload; 0 for a fragment */
+	__u32 fragment_id; /* in network byte order */
 	__u8 kind;
 	__u8 direction;    /* enum edge_direction */
 	__u8 hops;         /* TTL or hop limit */
@@ -39,7 +39,7 @@ static __always_inline void set_ports(struct packet *p, __be16 source, __be16 de
 	p->key.far_port = p->direction == EDGE_ENTERING ? dest : source;
 }
 
-/* Sets the flow's addresses for a packet from `source` to `destination` that passes in the packet's direction. */
+/* Sets the addresses in `p->key`, as for a packet from `source` to `destination` that passes in the direction `p->direction`. */
 static __always_inline void set_addresses(struct packet *p, const __u8 *source, const __u8 *destination) {
 	_Bool enters = p->direction == EDGE_ENTERING;
 	__builtin_memcpy(p->key.near, enters ? source : destination, 16);
@@ -97,7 +97,8 @@ static __always_inline int read_ip(struct __sk_buff *skb, struct packet *p) {
 }
 
 /*
- * Reads a fragment's number, and the ports if it is the first fragment. parse_v6 stops at the fragment header, so that `l4` is its offset.
+ * Reads a fragment's number, and the ports if it is the first fragment. parse_v6 stops at the fragment header, so `l4` is the offset of
+ * that header.
  */
 __noinline int read_fragment(struct __sk_buff *skb, struct packet *p) {
 	struct {
@@ -132,7 +133,7 @@ __noinline int read_fragment(struct __sk_buff *skb, struct packet *p) {
 	return 0;
 }
 
-/* Reads an ICMP message. An error belongs to the flow that it quotes; the quoted packet went the other way. */
+/* Reads an ICMP message. An ICMP error belongs to the flow of the packet that it quotes. That packet went the other way. */
 __noinline int read_icmp(struct __sk_buff *skb, struct packet *p) {
 	struct addresses quoted = {};
 	struct ports ports;
@@ -212,8 +213,8 @@ __noinline int read_packet(struct __sk_buff *skb, struct packet *p) {
 }
 
 /*
- * Whether a router may forward a packet between these addresses: neither address is link-local, and the destination is unicast. The stack
- * decides about the other packets.
+ * Whether a router may forward a packet between these addresses: neither address is link-local, and the destination is unicast. Loopback
+ * and unspecified destinations (127/8, 0/8, ::1, ::) are refused too. The stack decides about the other packets.
  */
 static __always_inline _Bool is_routable(const struct addresses *ip) {
 	const __u8 *to = ip->destination, *from = ip->source;

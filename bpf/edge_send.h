@@ -46,7 +46,7 @@ static __always_inline int take_hop(struct __sk_buff *skb, struct packet *p) {
 		if ((void *)(ip + 1) > end)
 			return -1;
 		ip->hop_limit--;
-		/* The hop limit is the low byte of a 16-bit word. IPv6 has no header checksum whose change would compensate for it. */
+		/* The hop limit is the low byte of a 16-bit word. IPv6 has no header checksum, so skb->csum must follow the change. */
 		bpf_csum_update(skb, (__u16)~bpf_htons(1));
 		return 0;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The window scales and the round trip of a TCP connection, and the cap of its windows. */
+/* Reads the window scales of a TCP connection, measures its round trip, and caps its windows. */
 #ifndef STEADFAST_EDGE_TCP_H
 #define STEADFAST_EDGE_TCP_H
 
@@ -14,7 +14,7 @@
 #define SCALE_MAX 14
 #define NO_SCALE -1
 
-/* The window scale that the options of a SYN from `at` to `end` announce. */
+/* The window scale in a SYN's options, which are the bytes from offset `at` to `end`. NO_SCALE if there is none. */
 __noinline int window_scale(struct __sk_buff *skb, __u32 at, __u32 end) {
 	for (int i = 0; i < OPTIONS_MAX && at < end; i++) {
 		__u8 kind = 0, len = 0, scale = 0;
@@ -48,8 +48,8 @@ static __always_inline void note_scale(struct __sk_buff *skb, struct packet *p, 
 }
 
 /*
- * A SYN, a SYN-ACK, or the first acknowledgement after them. A round trip is measured from the SYN to the opener's first acknowledgement.
- * If the SYN or the SYN-ACK was repeated, the acknowledgement may belong to either copy, so nothing is measured.
+ * Handles a SYN, a SYN-ACK, or the first acknowledgement after them. A round trip is measured from the SYN to the opener's first
+ * acknowledgement. If the SYN or the SYN-ACK was repeated, the acknowledgement may belong to either copy, so nothing is measured.
  */
 __noinline int note_handshake(struct __sk_buff *skb, struct packet *p, struct edge_flow *flow, struct edge_counts *counts, __u32 string) {
 	if (!p || !flow || !counts)

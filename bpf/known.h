@@ -2,9 +2,10 @@
 /*
  * Decides which clients are known and which are strangers. A client becomes known when the primary sends it something that shows a
  * completed handshake: payload, a FIN, or two acknowledgements with different numbers. A single acknowledgement does not show it. Before
- * the handshake is complete, Linux answers segments outside the window with acknowledgements. All these have the acknowledgement number
- * of the SYN-ACK, and Linux does not limit their rate if the segments have payload (tcp_check_req, tcp_oow_rate_limited). So the map
- * `acknowledged` keeps the last acknowledgement number that was sent to each of the most recent strangers.
+ * the handshake is complete, Linux answers segments outside the window with acknowledgements. All these acknowledgements have the
+ * acknowledgement number of the SYN-ACK, and Linux does not limit their rate if the segments have payload (tcp_check_req,
+ * tcp_oow_rate_limited). So the map `acknowledged` keeps the last acknowledgement number that was sent to each of the most recent
+ * strangers.
  *
  * The map `known` has one bit for the hash of each known client's key, in two generations. The programs set bits in the younger generation.
  * Every few seconds the agent starts a new generation with the clients of all open connections and forgets the oldest
@@ -30,7 +31,10 @@ static __always_inline __u64 hash_of(struct client_key *client) {
 	return hash;
 }
 
-/* Whether a segment from the primary shows that the stranger's handshake is complete. If not, notes its acknowledgement number. */
+/*
+ * Whether a segment from the primary shows that the stranger's handshake is complete. Stores the acknowledgement number of a segment that
+ * has neither payload nor FIN.
+ */
 static __noinline _Bool shows_handshake(struct __sk_buff *skb, struct parsed *packet) {
 	if (!packet->tcp.syn && has_payload_or_fin(skb, packet))
 		return 1;

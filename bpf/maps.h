@@ -59,7 +59,7 @@ struct {
 } ring SEC(".maps");
 
 /*
- * Ring of the segments of known clients for which `ring` has no room, because the agent is late. The agent must read a segment after all
+ * Ring of known clients' segments for which `ring` has no room, because the agent is late. The agent must read a segment after all
  * records that were reserved before it in either ring. So each record contains the position of the other ring, read before the record was
  * reserved.
  */

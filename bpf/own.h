@@ -2,7 +2,7 @@
 /*
  * Programs on this node that are clients of its services.
  *
- *   connect4, connect6   cgroup: bind such a client to an address that only this node has; the kernel would choose the VIP.
+ *   connect4, connect6   cgroup: bind such a client to an address that only this node has. Otherwise the kernel would choose the VIP.
  *   loopback             tc egress of lo (loopback.h): the wire for these clients' segments, and the guard of the segments to them.
  *
  * The VIP is an address of this node, so the kernel sends such a client's segments by lo; only `loopback` makes them leave the node.

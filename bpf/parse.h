@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* From a packet to "this service, this direction", for IPv4 and IPv6. */
+/* Finds the service and the direction of an IPv4 or IPv6 packet. */
 #ifndef STEADFAST_PARSE_H
 #define STEADFAST_PARSE_H
 
@@ -74,8 +74,8 @@ static __always_inline enum verdict parse_icmp(struct __sk_buff *skb, struct par
 }
 
 /*
- * Parses the packet into `out` and returns an enum verdict. The verifier checks a global function only once, not again for each of its
- * outcomes, so an agent starts faster. The verifier assumes all arguments that the types allow, including NULL.
+ * Parses the packet into `out` and returns an enum verdict. The verifier checks a global function only once, not again at each call, so an
+ * agent starts faster. The verifier assumes all arguments that the types allow, including NULL.
  */
 __noinline int parse(struct __sk_buff *skb, struct parsed *out) {
 	int failed;

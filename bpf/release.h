@@ -40,7 +40,7 @@ static __always_inline int release_to_peer(struct __sk_buff *skb, struct service
 /*
  * Sends a packet for the primary back to the peer, from which it came. The primary sends two kinds of such packets to the wire, so that the
  * wire logs them: a client's packet that reached the primary without passing the wire, and a packet of a program on the primary's node. If
- * two nodes took each other for the primary, they would send the packet to each other for ever. So the packet goes back with one hop left,
+ * both nodes took each other for the primary, they would send the packet to each other for ever. So the packet goes back with one hop left,
  * and a packet that comes from the peer with one hop left is dropped.
  */
 static __noinline int return_to_peer(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {

@@ -51,9 +51,9 @@ static __always_inline _Bool is_input_held(struct __sk_buff *skb, struct parsed 
 }
 
 /*
- * A client's segment during a takeover of its connection. It goes to the local stack if the connection is there already, otherwise into the
- * log. This program reserves a record first, then looks for the socket. The agent makes a socket ready first, then reads the ring. So
- * either the program sees the socket, or the agent sees the record.
+ * Handles a client's segment during a takeover of its connection. If the local stack already has a socket for the segment, the segment goes
+ * there, otherwise into the log. This program reserves a record first, then looks for the socket. The agent makes a socket ready first,
+ * then reads the ring. So either the program sees the socket, or the agent sees the record.
  */
 static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 	enum local local = find_local(skb, packet);
@@ -82,7 +82,7 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 
 #define NOT_REFUSED -1
 
-/* Why a wire does not let this segment pass now. The gate of a single connection is its entry in `held`. */
+/* Why a wire does not let this segment pass now. NOT_REFUSED: it does. The gate of a single connection is its entry in `held`. */
 static __always_inline int refusal(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (gate_now(state) != GATE_WIRE || held_as(packet, state))
 		return REASON_GATE_CLOSED;
@@ -136,9 +136,9 @@ static __always_inline _Bool is_undecided(struct parsed *packet) {
 }
 
 /*
- * A SYN while the service is taken over. The listener must not contradict what was sent for a connection that is being decided. The program
- * reads the gate, `holds`, the bits of `undecided` and the sockets. The agent stores them in the opposite order (docs/wire.md, SYNs during
- * a takeover).
+ * Handles a SYN while the service is taken over. The listener must not contradict what was sent for a connection that is being decided. The
+ * program reads the gate, `holds`, the bits of `undecided` and the sockets. The agent stores them in the opposite order (docs/wire.md, SYNs
+ * during a takeover).
  */
 static __always_inline int take_syn(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	full_barrier(); /* the caller has read the gate */
@@ -151,12 +151,12 @@ static __always_inline int take_syn(struct __sk_buff *skb, struct parsed *packet
 	return pass_local(skb, packet, 1);
 }
 
-/* A client's segment of a single connection that was or is taken over, while the rest of its service stays with the primary. */
+/* Handles a client's segment of a connection that was or is being taken over, while the rest of its service stays with the primary. */
 static __noinline int take_held(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (!packet->tcp.syn)
 		return take(skb, packet);
 	__u32 held_now = held_as(packet, state);
-	full_barrier(); /* the agent makes a socket ready before it says that the connection is decided */
+	full_barrier(); /* the agent makes a socket ready before it stores HELD_DECIDED */
 	if (find_local(skb, packet) == LOCAL_READY)
 		return pass_local(skb, packet, 0);
 	if (held_now != HELD_DECIDED)
@@ -177,10 +177,10 @@ static __always_inline _Bool agent_is_away(void) {
 }
 
 /*
- * A segment for which no ring has room. It passes unlogged if the agent is away and no gate is closed to it. Such a segment is counted
- * before this program looks at the gates, just as a record is published before the gate is read. So either this program sees the closed
- * gate, or the agent sees the count after it closed the gate. The first look keeps refused segments out of the count, because the agent
- * takes each counted segment for a gap in the log.
+ * Handles a segment for which no ring has room. The segment passes unlogged if the agent is away and no gate is closed to the segment. This
+ * program checks the gates twice. The first check keeps refused segments out of the count, because the agent takes each counted segment for
+ * a gap in the log. The second check follows the counting, just as the gate is read after a record is published. So either this program
+ * sees the closed gate, or the agent sees the count after it closed the gate.
  */
 static __noinline int pass_unlogged(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	int refused = refusal(skb, packet, state);
@@ -264,7 +264,7 @@ static __always_inline int reach_primary(struct __sk_buff *skb, struct parsed *p
 	}
 	if (is_from_wire)
 		return same_address(packet->ip.source, state->own_address) ? deliver_here(skb) : TC_ACT_OK;
-	/* From a neighbour that does not know the wire yet. The primary must not accept a segment that the wire has not logged. */
+	/* A neighbour that does not know the wire yet has sent it. The primary must not accept a segment that the wire has not logged. */
 	count(packet->service, REASON_LED_TO_WIRE);
 	return release_to_peer(skb, state);
 }
@@ -346,10 +346,10 @@ static __always_inline int silence_death(struct __sk_buff *skb, struct parsed *p
 	return TC_ACT_OK;
 }
 
-/* Whether this node's own stack may send this segment for the VIP now. The segment's route is checked elsewhere. */
+/* Whether this node's own stack may send this segment for the VIP now. The callers take care of the segment's route. */
 static __always_inline int may_leave(struct __sk_buff *skb, struct parsed *packet, struct service_state *state, __u32 gate) {
 	__u32 service = packet->service;
-	if (packet->tcp.syn) { /* a new connection of this client: forget that the process of an earlier one died */
+	if (packet->tcp.syn) { /* a new connection of this client: forget that the process of an earlier connection died */
 		struct client_key client = client_of(packet);
 		bpf_map_delete_elem(&dying, &client);
 	}
@@ -446,7 +446,7 @@ struct released {
 	_Bool listener;
 };
 
-/* Whether the socket's process has died, if it was a process of this service. */
+/* Whether the agent must hear of this socket: its process belonged to this service, and died by a signal or a crash code. */
 __noinline int is_death(struct released *socket, __u32 service) {
 	struct service_state *state = bpf_map_lookup_elem(&states, &service);
 	if (!socket || !state || state->port != socket->port)

@@ -1,6 +1,6 @@
 /*
- * A guest without an operating system (multiboot, 32 bits) that prints its clocks, for scripts/guest-pause. A line is hexadecimal:
- * time-stamp counter; kvm-clock's stamp, time, multiplier, shift and flags; CMOS seconds; ACPI timer.
+ * A guest without an operating system (multiboot, 32 bits) that prints its clocks, for scripts/guest-pause. A line has eight hexadecimal
+ * numbers: time-stamp counter; kvm-clock's stamp, time, multiplier, shift and flags; CMOS seconds; ACPI timer.
  */
 typedef unsigned char u8;
 typedef unsigned short u16;

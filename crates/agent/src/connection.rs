@@ -72,7 +72,7 @@ impl<K: Kernel> Unfinished<K> {
         }
     }
 
-    /// Drops a socket that is not live. Its connection cannot be restored.
+    /// Drops a socket that is not live, and tells the node that its connection cannot be restored.
     fn give_up(&mut self, kernel: &mut K, core: &mut Core, key: Key, reason: String) {
         if let Some(Restoring { endpoint, socket }) = self.restoring.remove(&key) {
             kernel.drop_restored(key.0, &endpoint, socket);
@@ -123,7 +123,7 @@ impl<K: Kernel> Unfinished<K> {
         }
     }
 
-    /// Drops the sockets of a service.
+    /// Drops the sockets of a service's unfinished connections.
     pub fn drop_all(&mut self, kernel: &mut K, service: ServiceIndex) {
         for (_, Restoring { endpoint, socket }) in take_of(&mut self.restoring, service) {
             kernel.drop_restored(service, &endpoint, socket);

@@ -28,7 +28,7 @@ pub trait LogReader {
         source: Option<OnShelf<'_>>,
     );
 
-    /// Copies the bytes that the log still needs out of `shelf`, which has the packets so far. The caller clears the shelf after this call.
+    /// Copies the bytes that the log still needs out of `shelf`, which has all packets since the last call. The caller then clears it.
     fn keep(&mut self, shelf: &dyn Shelf);
 }
 

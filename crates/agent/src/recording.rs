@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 /// The first line of a recording.
 pub const FORMAT: &[u8] = b"steadfast recording 2\n";
 
-/// Maximum length of an entry in bytes. A longer one is no entry.
+/// Maximum length of an entry in bytes. If the length before an entry is larger, the bytes are no entry.
 const ENTRY_MAX: u32 = 64 << 20;
 
 /// Takes the entries of a recording.
@@ -88,7 +88,7 @@ pub enum Entry {
     Timeout {
         now: Instant,
     },
-    /// The action that the node returned, for people.
+    /// The action that the node returned, in its `Debug` form. `None`: the node had no action.
     Polled {
         action: Option<String>,
     },
@@ -96,7 +96,7 @@ pub enum Entry {
         now: Instant,
         is_admitted: bool,
     },
-    /// The node had no action left. Whether it has planned more.
+    /// The node had no action left and was asked to plan more. `has_planned`: it planned more.
     Idle {
         has_planned: bool,
     },
@@ -213,13 +213,14 @@ impl Entry {
     }
 }
 
-/// The packets of the entries since the last `Keep`. A place is a packet's index in the upper half and an offset in the lower half.
+/// The packets of the entries since the last `Keep`. A place has a packet's index in its upper 32 bits and an offset in this packet in its
+/// lower 32 bits.
 #[derive(Default)]
 struct RecordedShelf(Vec<Vec<u8>>);
 
 impl Shelf for RecordedShelf {
     fn bytes(&self, place: u64, len: usize) -> &[u8] {
-        let index = |part: u64| usize::try_from(part).expect("few packets, short ones");
+        let index = |part: u64| usize::try_from(part).expect("index and offset fit usize");
         &self.0[index(place >> 32)][index(place & 0xffff_ffff)..][..len]
     }
 }
@@ -525,7 +526,7 @@ mod tests {
         assert_ne!(difference.recorded, difference.replayed);
     }
 
-    /// A node that plans nothing where the recorded node planned a connection has decided something else.
+    /// The replay differs if the new node plans nothing where the recorded node planned more.
     #[test]
     fn other_plans_show() {
         let mut entries = recorded();

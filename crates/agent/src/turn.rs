@@ -3,7 +3,7 @@
 /// A step of a turn. The agent carries out the node's actions after each step, and after each message of the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TurnStep {
-    /// Tells the node if this machine was paused. After a pause, earlier leases no longer count. So this comes before any decision that
+    /// Tells the node if this machine was paused. After a pause, earlier leases no longer count. So this step precedes any decision that
     /// depends on the clock.
     #[default]
     LookForPause,

@@ -1,5 +1,5 @@
-//! The keepers of a node. The current keeper gets new connections. A keeper is retired if it runs another program, is full, or does not
-//! answer. A retired keeper gets no new connections; it relays its old ones until they end.
+//! The keepers of a node. The current keeper gets new connections. A keeper is retired if it is full, does not answer, or runs another
+//! version of steadfast's program file than the agent. A retired keeper gets no new connections; it relays its old ones until they end.
 //!
 //! ```text
 //!  keeper.sock       keeper.lock         serves
@@ -57,7 +57,8 @@ pub struct Keepers {
     /// The retired keepers; `None` until the first status request, or until the current keeper is full. The agent does
     /// not look for them at its start, so that no client waits for their answers.
     retired: Option<Vec<Retired>>,
-    /// The last status of all keepers that have ended or have no connections left, added up.
+    /// Sum of the last statuses of all keepers that this agent no longer uses: they have died, do not answer, or have no connections left.
+    /// Includes the connections that no keeper took. Live connections in these statuses count as lost.
     past: KeeperStatus,
 }
 
@@ -70,7 +71,7 @@ struct Retired {
 }
 
 impl Keepers {
-    /// Adopts the existing keeper if it runs this program; else retires it and starts a new one.
+    /// Uses the existing keeper if it runs this program file; else retires it and starts a new one.
     ///
     /// # Errors
     /// If the old keeper cannot be retired, or no new one can be started.
@@ -123,7 +124,8 @@ impl Keepers {
                     return Ok(());
                 }
                 Err(error @ KeeperClientError::Refused(_)) => {
-                    tracing::error!(%error, "an earlier connection is lost: the keeper refused it"); // each refusal is reported once
+                    // `adopt` returns each refusal only once, so the loop ends.
+                    tracing::error!(%error, "an earlier connection is lost: the keeper refused it");
                 }
                 Err(error) => {
                     let replaced = if is_new {
@@ -280,7 +282,7 @@ fn connections_max() -> io::Result<u64> {
     Ok(u64::try_from(room.max(1)).unwrap_or(u64::MAX))
 }
 
-/// The keeper behind `client`, if it runs this program; else retires it.
+/// Returns the keeper behind `client` if it runs this program file. Otherwise retires it and returns `None`.
 fn use_or_retire(state_dir: &Path, client: KeeperClient) -> anyhow::Result<Option<KeeperClient>> {
     let pid = client.pid()?;
     if runs_this_program(pid) {
@@ -288,7 +290,7 @@ fn use_or_retire(state_dir: &Path, client: KeeperClient) -> anyhow::Result<Optio
         return Ok(Some(client));
     }
     retire(state_dir, pid)?;
-    tracing::info!(%pid, "the keeper runs another program and is retired; a new keeper gets all new connections");
+    tracing::info!(%pid, "the keeper runs another version of the program file and is retired; a new keeper gets all new connections");
     Ok(None)
 }
 

@@ -17,7 +17,7 @@ pub struct ClockOffset {
 }
 
 impl ClockOffset {
-    /// Reads both clocks several times and takes the pair of readings with the least time between them.
+    /// Reads both clocks several times and uses the attempt that took the least time.
     pub fn measure() -> Self {
         let reading = || {
             let before = monotonic().as_nanos();
@@ -50,17 +50,17 @@ pub fn ms(from_ns: u64, to_ns: u64) -> f64 {
     (to_ns as f64 - from_ns as f64) / 1e6
 }
 
-/// Nanoseconds of the monotonic clock.
+/// Serialises a time as nanoseconds of the monotonic clock.
 pub fn as_nanos<S: Serializer>(instant: &Instant, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64(instant.as_nanos())
 }
 
-/// Nanoseconds of the monotonic clock, or null.
+/// Serialises a time as nanoseconds of the monotonic clock, or as null.
 pub fn as_optional_nanos<S: Serializer>(instant: &Option<Instant>, serializer: S) -> Result<S::Ok, S::Error> {
     instant.map(Instant::as_nanos).serialize(serializer)
 }
 
-/// Number of attempts to measure the offset; the best one counts.
+/// Number of attempts to measure the offset.
 const READINGS: usize = 8;
 
 fn read(clock: ClockId) -> u64 {

@@ -38,7 +38,7 @@ pub struct EdgeMemoryOptions {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 struct CaptureCounts {
     packets: u64,
-    /// TCP packets among them.
+    /// Number of TCP packets.
     tcp: u64,
     /// TCP packets whose headers cannot be read.
     unreadable: u64,
@@ -56,7 +56,7 @@ struct EdgeMemoryPeak {
     connections: &'static str,
     peak_bytes: usize,
     peak_packets: usize,
-    /// Number of connections in memory at that time, at the edge that held more of them.
+    /// Number of connections in memory at the time of the peak, at the edge that held more of them.
     connections_at_peak: usize,
     /// Bytes at both edges together, divided by `connections_at_peak`.
     bytes_per_connection: f64,

@@ -37,11 +37,11 @@ pub struct FenceOptions {
     journal: PathBuf,
 }
 
-/// The command that turns off the power of `node`, whose cables are in `ports` of `switch`. The command waits for `takes` first, and
-/// appends the time of its start to `journal`.
+/// The command that turns off the power of `node`, whose cables are in `ports` of `switch`. The command appends the time of its start to
+/// `journal`, waits for `takes`, and then cuts the power.
 ///
 /// # Errors
-/// If the path of this program is unknown.
+/// If the path of this program is unknown, or if the path of `journal` is not UTF-8.
 pub fn command(
     switch: &Netns,
     ports: &[&str],

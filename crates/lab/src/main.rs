@@ -1,4 +1,5 @@
-//! `steadfast-lab`: real processes in network namespaces, real failures, and a judge that reads the bytes.
+//! `steadfast-lab`: tests Steadfast with real processes in network namespaces, real failures, and a judge that reads captures. It also runs
+//! simulations, draws the papers' figures, and measures benchmarks.
 
 #![deny(clippy::print_stdout)]
 

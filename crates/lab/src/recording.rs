@@ -1,4 +1,4 @@
-//! Replays a recording of a daemon (`steadfast run --record`): a new node gets the same inputs and must want the same actions.
+//! Replays a recording of a daemon (`steadfast run --record`): a new node gets the same inputs and must request the same actions.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Write as _};

@@ -128,7 +128,7 @@ impl Teardown {
         })
     }
 
-    /// Announces `resource`; only then may it be created.
+    /// Announces `resource`. A resource may be created only after its announcement.
     ///
     /// # Errors
     /// If the watchdog has ended. Then nothing may be created.
@@ -145,7 +145,7 @@ impl Teardown {
         }
     }
 
-    /// Removes everything and waits until it is gone.
+    /// Removes all announced resources, and waits until they are gone.
     ///
     /// # Errors
     /// If something could not be removed.

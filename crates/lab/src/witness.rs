@@ -1,4 +1,4 @@
-//! An etcd cluster in namespaces of its own, which both nodes reach, with certificates made for this run.
+//! An etcd cluster with certificates that are made for this run. Each member has a namespace of its own, and both nodes reach all members.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,7 +27,7 @@ pub struct EtcdProcesses {
 }
 
 impl EtcdProcesses {
-    /// Starts a member on each of `hosts`, and waits until all serve. Their files are in `directory`.
+    /// Starts a member on each of `hosts`, and waits until all members serve. The members' files are in `directory`.
     ///
     /// # Errors
     /// Names the step that failed and quotes the member's output.
@@ -54,7 +54,7 @@ impl EtcdProcesses {
         Ok(Self { members, tls, hosts })
     }
 
-    /// The cluster as the daemons' configuration has it.
+    /// The cluster as an arbiter in the daemons' configuration.
     pub fn arbiter(&self) -> ArbiterSetup {
         ArbiterSetup::Etcd {
             endpoints: self.hosts.iter().map(|(_, one)| url(one, CLIENT_PORT)).collect(),

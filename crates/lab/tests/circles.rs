@@ -1,5 +1,5 @@
-//! The files of `proto`, `agent`, `linux`, `lab`, `sim` and `cli` import each other in one direction, so a reader can
-//! begin with the files that need no other.
+//! Tests that the imports between the files of a crate (`proto`, `agent`, `linux`, `lab`, `sim` and `cli`) form no circle. So a reader can
+//! begin with the files that import no other file of their crate.
 //!
 //! An import is a path that begins with `crate`, `super`, `self` or a child module. The imported file is the one that
 //! defines the item that the path names. A module's re-exports of its own children do not count, and neither do tests.
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A module, as its path in the crate. The crate's root is empty.
+/// A module, as its path in the crate. The path of the crate's root is empty.
 type Module = Vec<String>;
 
 /// The modules of one crate, each in a file of its own.
@@ -136,7 +136,7 @@ fn module_of(file: &Path) -> Module {
     names
 }
 
-/// The words and signs of some code, without comments and unit tests. `::` is one sign.
+/// The words and punctuation signs of `text`, without comments and unit tests. `::` is one sign.
 fn tokens(text: &str) -> Vec<String> {
     let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let mut tokens: Vec<String> = Vec::new();

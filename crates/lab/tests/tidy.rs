@@ -118,7 +118,7 @@ const FAR_PRONOUNS: [&str; 6] = [
     "The latter",
 ];
 
-/// The text of a line that is a comment.
+/// The text of `line`, if the line is a comment and does not end with a question mark.
 fn comment(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let text = ["/// ", "//! ", "// "]

@@ -20,7 +20,7 @@ pub fn missing() -> Vec<String> {
     }
     if !MapType::RingBuf.is_supported().unwrap_or(false) {
         missing.push("eBPF ring buffers: Linux 5.8 or newer, and the right to use eBPF (CAP_BPF)".to_owned());
-        return missing; // without the right, every other probe would fail too
+        return missing; // without the right to use eBPF, every other probe would fail too
     }
     for (id, name, since) in HELPERS {
         if !ProgramType::SchedCls.is_helper_supported(id).unwrap_or(false) {

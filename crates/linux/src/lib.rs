@@ -1,5 +1,5 @@
 //! The Linux kernel as Steadfast uses it: eBPF on the wire, TCP_REPAIR, addresses and routes, packet sockets. This crate
-//! carries out the decisions of `proto`. All unsafe code is here.
+//! carries out the decisions of `proto`. It has all unsafe code of the workspace.
 
 mod bpf;
 pub mod clock;

@@ -19,7 +19,7 @@ use nix::unistd::{Pid, getppid};
 /// The directory in which iproute2 keeps named namespaces.
 const NAMED: &str = "/run/netns";
 
-/// A step on a namespace that the kernel refused.
+/// A failed step on a network namespace.
 #[derive(Debug, thiserror::Error)]
 #[error("network namespace {namespace}: {step}")]
 pub struct NetnsError {
@@ -78,7 +78,7 @@ impl Netns {
     /// Moves only the calling thread into the namespace, for the rest of the thread's life.
     ///
     /// # Errors
-    /// If the kernel refuses (it asks for CAP_SYS_ADMIN).
+    /// If the kernel refuses. The kernel requires CAP_SYS_ADMIN.
     pub fn enter(&self) -> Result<(), NetnsError> {
         setns(&self.file, CloneFlags::CLONE_NEWNET).map_err(|errno| self.error("enter", errno.into()))
     }

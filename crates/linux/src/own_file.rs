@@ -6,8 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A file of this process, whatever its name in its folder is by now. The process must hold the file open until it
-/// calls [`remove`](Self::remove). For the file of a Unix socket, it must hold the socket bound. Otherwise the kernel
-/// may give the inode's number to another file.
+/// calls [`remove`](Self::remove). For the file of a Unix socket, the process must keep the socket bound. Otherwise the kernel may give the
+/// inode's number to another file.
 #[derive(Debug)]
 pub struct OwnFile {
     folder: PathBuf,
@@ -19,7 +19,7 @@ impl OwnFile {
     /// The file that is at `path` now.
     ///
     /// # Errors
-    /// If there is none, or it cannot be looked at.
+    /// If there is no file, or its metadata cannot be read.
     pub fn at(path: &Path) -> io::Result<Self> {
         Ok(Self::of(path, &fs::symlink_metadata(path)?))
     }
@@ -33,7 +33,7 @@ impl OwnFile {
         }
     }
 
-    /// Whether it is the file at `path`.
+    /// Whether this file is now at `path`.
     pub fn is_at(&self, path: &Path) -> bool {
         fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (self.device, self.inode))
     }

@@ -40,8 +40,7 @@ impl PacketSocket {
     /// sends. The socket's own frames bypass traffic control.
     ///
     /// # Errors
-    /// Names the step that failed. The caller needs CAP_NET_RAW, and CAP_NET_ADMIN because the buffers are larger than an ordinary
-    /// socket's may be.
+    /// Names the step that failed. The caller needs CAP_NET_RAW, and CAP_NET_ADMIN because the buffers exceed the system's limits.
     pub fn open(interface: &str) -> Result<Self, PacketSocketError> {
         let failed = |step| {
             let source = io::Error::last_os_error();
@@ -175,7 +174,7 @@ impl PacketSocket {
         }
     }
 
-    /// The reason of a failure is in `errno`.
+    /// After a failure, `errno` has the reason.
     fn set(&self, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> Result<(), ()> {
         let length = size_of_val(&value) as libc::socklen_t;
         // SAFETY: the kernel reads `length` bytes of `value`.
@@ -191,7 +190,7 @@ impl PacketSocket {
         if result == 0 { Ok(()) } else { Err(()) }
     }
 
-    /// The reason of a failure is in `errno`.
+    /// After a failure, `errno` has the reason.
     fn bind(&self, interface: &str) -> Result<(), ()> {
         // No interface has a name with a zero byte. The empty name replaces such a name, and the kernel refuses the empty name.
         let name = CString::new(interface).unwrap_or_default();
@@ -218,7 +217,7 @@ impl AsFd for PacketSocket {
     }
 }
 
-/// `nothing` if the last call only found the socket not ready.
+/// `nothing` if the last system call failed only because the socket was not ready or a signal came.
 fn nothing_yet<T>(nothing: T) -> io::Result<T> {
     let error = io::Error::last_os_error();
     match error.raw_os_error() {

@@ -77,7 +77,7 @@ pub fn file_limit() -> io::Result<usize> {
     Ok(usize::try_from(soft).unwrap_or(usize::MAX))
 }
 
-/// Sets whether `file` stays open for the program that replaces this one in this process (`exec`). By default it is closed.
+/// Sets whether `file` stays open for the program that replaces this one in this process (`exec`). By default, `exec` closes the file.
 ///
 /// # Errors
 /// The error of `fcntl(2)`.
@@ -141,7 +141,7 @@ const TOP_PAD: libc::c_int = 1 << 20;
 /// Fills a slice with random bytes of the kernel.
 ///
 /// # Errors
-/// If the kernel gives none.
+/// If the kernel does not give enough bytes.
 pub fn fill_random(bytes: &mut [u8]) -> io::Result<()> {
     // SAFETY: the kernel writes at most as many bytes as the slice has.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
@@ -152,7 +152,7 @@ pub fn fill_random(bytes: &mut [u8]) -> io::Result<()> {
     }
 }
 
-/// A number that nobody outside can guess.
+/// A number that nobody outside this process can guess.
 pub fn random_seed() -> usize {
     use std::hash::{BuildHasher, RandomState};
     // Any bits will do.

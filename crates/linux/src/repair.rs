@@ -1,6 +1,6 @@
 //! Makes live sockets of connections that another machine began (TCP_REPAIR).
 //!
-//! The order of the calls is the kernel's (KERNEL.md; `tcp_repair_*` in `net/ipv4/tcp.c`):
+//! The kernel prescribes the order of the calls (KERNEL.md; `tcp_repair_*` in `net/ipv4/tcp.c`):
 //!
 //! ```text
 //!  prepare      socket ─ REPAIR ─ mark ─ TRANSPARENT ─ bind ─ LINGER  (in advance, from a pool)
@@ -32,13 +32,13 @@ use thiserror::Error;
 use crate::clock;
 use crate::wire::{MARK_RESTORING, MARK_SPEAK};
 
-/// A step of a restoration that the kernel refused.
+/// A failed step of a restoration.
 #[derive(Debug, Error)]
 #[error("{step}: {source}")]
 pub struct RestoreError {
-    /// The refused call.
+    /// The failed call.
     pub step: &'static str,
-    /// The kernel's answer.
+    /// The kernel's error, or the fault that was found before the call.
     pub source: io::Error,
 }
 
@@ -67,7 +67,7 @@ impl Pool {
         }
     }
 
-    /// Makes at most `step_max` sockets, until there are `wanted`. Returns how many there are.
+    /// Makes at most `step_max` sockets, until the pool has `wanted` sockets. Returns the number of sockets in the pool.
     ///
     /// # Errors
     /// The kernel's error. If no descriptors are left, the pool keeps the sockets that it has.
@@ -128,7 +128,7 @@ impl RestoredSocket {
         let sent = endpoint.unacknowledged.end.since(endpoint.unacknowledged.start);
         make_room(socket, sent, endpoint.receive_window)?;
         restored.set_queue_seq(endpoint.receive_next)?;
-        select_queue(socket, SEND_QUEUE)?; // it stays selected for the output that is loaded below
+        select_queue(socket, SEND_QUEUE)?; // this queue stays selected for the output that is loaded below
         restored.set_queue_seq(endpoint.send_unacknowledged)?;
         let mss = c_int::from(endpoint.mss.max(MAXSEG_MIN));
         set(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG, &mss).at("TCP_MAXSEG")?;
@@ -190,8 +190,8 @@ impl RestoredSocket {
         .at("TCP_REPAIR_OPTIONS")
     }
 
-    /// The kernel's clock goes on from the value at the time of the call. An interruption between reading the clock and the call would
-    /// make the kernel's clock late for good, so this function tries again.
+    /// Sets the clock of the socket's timestamps. The kernel's clock goes on from the value at the time of the call. An interruption
+    /// between reading the clock and the call would make the kernel's clock late for good, so this function tries again.
     fn set_clock(&self, shown: impl Fn() -> u32) -> Result<(), RestoreError> {
         for _ in 0..CLOCK_TRIES {
             let value = shown();
@@ -239,8 +239,8 @@ impl RestoredSocket {
         self.socket.set_mark(MARK_SPEAK).at("SO_MARK")
     }
 
-    /// Adds the next bytes of input that were logged after the endpoint was taken. Leaves out bytes that the client repeated and the
-    /// socket received itself since it became ready.
+    /// Adds the next bytes of input that were logged after the endpoint was taken. Leaves out bytes that the client has repeated since the
+    /// socket became ready, because the socket has received them itself.
     ///
     /// # Errors
     /// The kernel's error.
@@ -290,15 +290,15 @@ const OPTION_WINDOW_SCALE: u32 = 3;
 const OPTION_SACK_PERMITTED: u32 = 4;
 const OPTION_TIMESTAMP: u32 = 8;
 
-/// Maximum number of bytes in one call that loads the receive queue. The kernel needs one buffer for them. In CRIU's experience larger
-/// buffers fail.
+/// Maximum number of bytes in one call that loads the receive queue. The kernel needs one buffer for them. In CRIU's experience,
+/// allocations of larger buffers fail.
 const RECEIVE_PIECE: usize = 32 * 1024;
 const PIECE_MIN: usize = 1024;
 /// Number of attempts to set the clock without an interruption.
 const CLOCK_TRIES: usize = 3;
 
-/// Approximate size in bytes of a new socket's buffers (`tcp_wmem`, `tcp_rmem`). A larger size must be set explicitly. Because that ends
-/// auto-tuning, it is set only where it is needed.
+/// Approximate size in bytes of a new socket's buffers (`tcp_wmem`, `tcp_rmem`). A larger size must be set explicitly. Setting a size ends
+/// auto-tuning, so a size is set only for a connection that needs more.
 const BUFFER_DEFAULT: u64 = 64 * 1024;
 
 /// `struct tcp_repair_opt`.

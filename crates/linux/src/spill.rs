@@ -1,5 +1,5 @@
 //! Files for the part of a log that does not fit into its memory limit ([`proto::spill`]). The files have no name in their directory, so
-//! the kernel removes them when the processes that have them open end or die.
+//! the kernel removes a file when no process has it open any longer.
 //!
 //! Writing is a copy into the page cache, as long as the kernel has clean pages. Only two things wait for the disk: reading pages that
 //! have left the cache, and writing while the kernel throttles writers because of too many dirty pages.

@@ -1,4 +1,4 @@
-//! Connections to the local application that bear the real client's address.
+//! Connects to the local application from the real client's address.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};

@@ -48,7 +48,7 @@ fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)
 }
 
-/// An edge whose first string has missed its heartbeats, so that its packets are copied.
+/// An edge whose first string has missed its heartbeats, so that the string's packets are copied.
 fn suspecting(policy: CachePolicy) -> EdgeSwitch {
     let string = |name: &str| EdgeStringConfig {
         name: name.to_owned(),
@@ -131,10 +131,10 @@ fn syn(number: u16, options: TcpOptions, is_v6: bool) -> Vec<u8> {
 /// The memory that 1000 connections take.
 struct Cost {
     packets: usize,
-    /// Bytes allocated when all SYNs are held, and the maximum until then.
+    /// `held`: bytes allocated when all SYNs are held. `peak`: the maximum until then.
     held: usize,
     peak: usize,
-    /// Maximum while the SYNs are sent again.
+    /// Maximum of allocated bytes while the SYNs are sent again.
     peak_sent: usize,
     view: StringView,
 }

@@ -1,12 +1,13 @@
-//! SCTP failover (Caro, Amer, Stewart, "Rethinking End-to-End Failover with Transport Layer Multihoming", 2006): how long failure
-//! detection takes (section II), and how many packets an aggressive threshold gains (section III.7, Eq. 1–10).
-//! `docs/model-sctp.md` says which equations are read differently than printed, and why.
+//! SCTP failover (Caro, Amer, Stewart, "Rethinking End-to-End Failover with Transport Layer Multihoming", 2006): how long failure detection
+//! takes (section II), and by how many packets a sender with PMR = 0 is ahead of a sender with PMR = 1 (section III.7, Eq. 1–10). PMR is
+//! Path.Max.Retrans: a path has failed after PMR + 1 timeouts in a row. `docs/model-sctp.md` says which equations are read differently than
+//! printed, and why.
 
 /// Factor by which the window grows per round trip in slow start: 1 + 1/b, with one ACK for b = 2 packets.
 const GROWTH: f64 = 1.5;
 
-/// Time until a path counts as failed, seconds: PMR + 1 timeouts in a row (section II). PMR is Path.Max.Retrans. The first timeout takes
-/// `first_rto_s`. Each later one takes twice as long, but at most `max_rto_s`.
+/// Time until a path counts as failed, seconds: PMR + 1 timeouts in a row (section II). The first timeout takes `first_rto_s`. Each later
+/// one takes twice as long, but at most `max_rto_s`.
 pub fn failure_detection_s(path_max_retrans: u32, first_rto_s: f64, max_rto_s: f64) -> f64 {
     let timeouts =
         (0..=path_max_retrans).map(|doubled| (first_rto_s * f64::from(doubled).exp2()).min(max_rto_s));

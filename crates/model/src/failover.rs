@@ -1,6 +1,6 @@
 //! When a failover happens, which flows it hits, and what helps them (HALR thesis, 4.1).
 
-/// A period in which no packet passes the cluster, in seconds of any clock.
+/// A period in which no packet passes the cluster. The clock may start at any moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Failover {
     /// When the failover begins (t2), seconds.

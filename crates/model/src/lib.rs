@@ -9,7 +9,7 @@
 //! | [`short_flow`] | recursion over segments and window, Eq. 1–4, Figure 18 | HALR thesis, 5.2; Mellia, Stoica, Zhang 2002 |
 //! | [`long_flow`] | latency by phases, Eq. 5–8, Figure 19 | HALR thesis, 5.3; Cardwell, Savage, Anderson 2000 |
 //! | [`throughput`] | a path's steady state: the square-root rule and the full formula | Padhye et al. 1998; SCTP failover paper, IV.2 |
-//! | [`caro`] | failure detection time, packets that PMR = 0 gains, Eq. 1–10 | SCTP failover paper, II and III.7 |
+//! | [`caro`] | failure detection time, packets by which PMR = 0 is ahead of PMR = 1, Eq. 1–10 | SCTP failover paper, II and III.7 |
 //!
 //! `docs/model-halr.md` derives the thesis' equations, `docs/model-sctp.md` those of the SCTP paper. Both say which choices were
 //! made. Everything here is a pure function of `f64`. Times are in seconds, windows and transfers in segments (packets). A value

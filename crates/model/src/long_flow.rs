@@ -328,7 +328,7 @@ mod tests {
             prop_assert!(flow.until_s(segments) <= flow.until_s(segments + 1.0) + 1e-9);
         }
 
-        /// Holds with one ACK for two segments. With other ratios the throughput formula has a step.
+        /// This property holds with one ACK for two segments. With other ratios, the throughput formula has a step.
         #[test]
         fn more_loss_never_helps(parameters in parameters(), factor in 1.0..3.0f64) {
             let parameters = Parameters { segments_per_ack: 2, ..parameters };
@@ -341,7 +341,7 @@ mod tests {
             prop_assert!(flow.normal_s() <= worse.normal_s() + 1e-6);
         }
 
-        /// Holds up to 0.3 % loss. For more loss see `a_restart_without_losses_can_beat_a_kept_window`.
+        /// This property holds up to 0.3 % loss. For more loss, see `a_restart_without_losses_can_beat_a_kept_window`.
         #[test]
         fn local_recovery_is_never_slower(
             parameters in parameters(), loss in 0.0..0.003, at in 0.0..1.0, downs in 0.01..20.0,

@@ -21,8 +21,8 @@ pub struct Parameters {
     pub max_window: usize,
     /// Segments that one ACK acknowledges: 1, or 2 with delayed ACKs (b).
     pub segments_per_ack: usize,
-    /// Time for which a receiver delays the ACK of a lone segment, seconds. The delay occurs once, at the start of a flow whose
-    /// initial window is one segment: 0.1 s for BSD, 0.15 s for Windows (thesis, 5.3, IV).
+    /// Time for which a receiver delays the ACK of a lone segment, seconds: 0.1 s for BSD, 0.15 s for Windows (thesis, 5.3, IV). The delay
+    /// occurs once, at the start of a flow whose initial window is one segment.
     pub delayed_ack_s: f64,
 }
 
@@ -68,7 +68,7 @@ impl Parameters {
         );
         assert!(
             self.max_window >= self.initial_window.max(2),
-            "the window can grow to 2: {self:?}"
+            "the maximum window is at least 2 and at least the initial window: {self:?}"
         );
     }
 

@@ -1,5 +1,5 @@
 //! The steady-state throughput of a TCP-like sender under random loss: Padhye, Firoiu, Towsley, Kurose, "Modeling TCP Throughput",
-//! SIGCOMM 1998. The SCTP failover paper (IV.2) suggests a shorter rule for comparing paths; it is here, too.
+//! SIGCOMM 1998. The SCTP failover paper (IV.2) suggests a shorter rule for comparing paths. This module has both.
 
 /// A path as its sender sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,7 +25,7 @@ impl TcpPath {
 
     /// The full formula: packets per second that arrive (Padhye et al., section II.C; Cardwell et al., Eq. 22). Without loss the
     /// result is W_max per round trip. The formula has one form for a window that loss limits, and one for a window that W_max
-    /// limits. Where the two forms meet, they give the same value only if b = 2. If b = 1, the values differ by up to 4 %.
+    /// limits. If b = 2, the two forms give the same value at the limit. If b = 1, the values differ by up to 4 %.
     pub fn throughput(&self) -> f64 {
         let Self {
             round_trip_s,
@@ -183,8 +183,8 @@ mod tests {
             prop_assert!(path.throughput() <= path.max_window / path.round_trip_s * 1.000_001);
         }
 
-        /// Holds for one ACK per two packets. With another ratio, the published formula has a step where W_max begins to limit the
-        /// window.
+        /// This property holds for one ACK per two packets. With another ratio, the published formula has a step where W_max begins to
+        /// limit the window.
         #[test]
         fn more_loss_is_never_faster(path in path(), factor in 1.01..3.0f64) {
             let path = TcpPath { packets_per_ack: 2.0, ..path };
@@ -193,7 +193,7 @@ mod tests {
             prop_assert!(worse.square_root_rule() < path.square_root_rule());
         }
 
-        /// Holds for any number of packets per ACK if only loss limits the window.
+        /// If only loss limits the window, this property holds for any number of packets per ACK.
         #[test]
         fn more_loss_is_never_faster_in_an_unlimited_window(path in path(), factor in 1.01..3.0f64) {
             let path = TcpPath { max_window: 1e9, ..path };

@@ -180,7 +180,7 @@ fn describe_origin(belongs_at: Option<u64>) -> String {
 /// Length and SHA-256 of the file at `path`.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If the file cannot be read.
 pub fn digest(path: &Path) -> Result<(u64, String)> {
     let mut hash = Sha256::new();
     let mut file = File::open(path).with_context(|| path.display().to_string())?;

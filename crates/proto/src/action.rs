@@ -20,9 +20,9 @@ pub type ServiceIndex = u16;
 /// How the wire treats a service's packets. The eBPF programs keep one gate per service: `enum gate` of `bpf/abi.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Gate {
-    /// Does nothing with them.
+    /// Does nothing with the packets.
     Off,
-    /// Logs, then releases them to the other side.
+    /// Logs each packet, then releases it to the other side.
     Wire,
     /// Nothing of the old primary passes; a client's packet goes to its restored socket, or into the log.
     Takeover,
@@ -54,7 +54,7 @@ pub enum Action {
     Service(ServiceIndex, ServiceAction),
     /// Send this to the peer.
     Send(Heartbeat),
-    /// Ask the peer's kernel whether it is there. When it answers, call `handle_answer`.
+    /// Ask the peer's kernel for a sign of life. When the kernel answers, call `handle_answer`.
     Probe,
 }
 
@@ -74,7 +74,7 @@ pub enum ServiceAction {
     SetGate {
         /// The new gate.
         gate: Gate,
-        /// The epoch in which the gate holds. A later agent may have to continue from it.
+        /// The epoch in which the gate holds. A later agent may have to continue from this epoch.
         epoch: u64,
         /// As [`SetUntil`](Self::SetUntil).
         until: Option<Instant>,
@@ -97,7 +97,7 @@ pub enum ServiceAction {
         /// The clients.
         clients: Vec<SocketAddr>,
     },
-    /// The held connections are decided: they stay local, and their clients may open new ones.
+    /// The held connections are decided: they stay local, and their clients may open new connections.
     Settle,
     /// Destroy the kernel's sockets of these clients' connections without sending anything. No process owns these
     /// sockets. Either the other node continues the connections, or no node can.
@@ -105,8 +105,8 @@ pub enum ServiceAction {
         /// The clients.
         clients: Vec<SocketAddr>,
     },
-    /// Bring the VIP to the service interface and let its packets go out there: the wire is gone. If this fails, give the node
-    /// [`Failed`](crate::service::ServiceInput::Failed) before the next action.
+    /// Bring the VIP to the service interface, and let the VIP's packets leave through this interface: the wire is gone. If this fails,
+    /// give the node [`Failed`](crate::service::ServiceInput::Failed) before the next action.
     TakeAddress,
     /// A step for the service has failed. Check whether the service's interface is there, and restore the network. Then give the node
     /// [`Mended`](crate::service::ServiceInput::Mended), or [`Failed`](crate::service::ServiceInput::Failed) again.
@@ -118,7 +118,7 @@ pub enum ServiceAction {
     /// [`Outside`](crate::service::ServiceInput::Outside).
     AskOutside {
         /// Only answers to questions that were asked at this time or later count. So an earlier question, for example of another service,
-        /// does not make this one unnecessary.
+        /// does not make this question unnecessary.
         since: Option<Instant>,
     },
     /// The peer speaks alone. Give up the VIP. End the sockets and replicas that use the VIP, without sending anything to clients.
@@ -241,7 +241,7 @@ pub enum OperatorReport {
         /// The step, and its error.
         why: String,
     },
-    /// The failed step was made good.
+    /// The failed step was repaired.
     Mended,
     /// The other node may have gone on alone, because this agent was away or this node had left. Only the other node can tell
     /// (`service::doubt`).
@@ -260,9 +260,9 @@ pub enum OperatorReport {
         /// Why.
         reason: String,
     },
-    /// Both nodes speak alone for a service. At least one of them has no right to.
+    /// Both nodes speak alone for a service. At least one of them does so without the right to speak.
     TwoVoices {
-        /// The epoch of both.
+        /// The epoch of both nodes.
         epoch: u64,
     },
     /// The state of a replica's server now equals the primary's.
@@ -287,11 +287,11 @@ pub enum OperatorReport {
 pub struct Heartbeat {
     /// The sender's name.
     pub node: String,
-    /// Drawn anew by each agent that is started.
+    /// A random number that each agent draws when it is started.
     pub incarnation: u64,
     /// The heartbeat's number, counted from 1.
     pub sequence: u64,
-    /// When the sender made it, by the sender's clock, in nanoseconds.
+    /// When the sender made the heartbeat, by the sender's clock, in nanoseconds.
     pub sent: u64,
     /// The receiver's last heartbeat that the sender has heard.
     pub echo: Option<Echo>,
@@ -299,12 +299,12 @@ pub struct Heartbeat {
     pub services: Vec<ServiceBeat>,
 }
 
-/// Tells the sender of a heartbeat which of its heartbeats was heard.
+/// Identifies a heartbeat that was heard, for the node that sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Echo {
-    /// Its [`Heartbeat::incarnation`].
+    /// The heard heartbeat's [`Heartbeat::incarnation`].
     pub incarnation: u64,
-    /// Its [`Heartbeat::sent`].
+    /// The heard heartbeat's [`Heartbeat::sent`].
     pub sent: u64,
 }
 
@@ -330,7 +330,7 @@ pub struct ServiceBeat {
     pub hands_over: bool,
     /// Connections that have lost their process on the sender's node.
     pub orphans: Orphans,
-    /// Number of the receiver's orphans that the sender has adopted.
+    /// Number of the receiver's orphans that the sender has adopted, or has heard of and adopts after its present takeover.
     pub adopted: u64,
     /// The sender's side of the service's path. `None`: the sender's version does not know paths.
     #[serde(default)]
@@ -346,6 +346,6 @@ pub enum ApplicationState {
     Alive,
     /// The process that listened died.
     Dead,
-    /// It does not answer the health probe.
+    /// The application does not answer the health probe.
     Hung,
 }

@@ -11,13 +11,13 @@ const WIDTH: u64 = u128::BITS as u64;
 /// Verdict on a sequence number, compared to those that came before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayVerdict {
-    /// It is the newest.
+    /// The number is the newest.
     Newest,
-    /// It is new, but newer ones came first.
+    /// The number is new, but newer numbers came first.
     Late,
-    /// It has come already: by another link, or as a replayed recording.
+    /// The number has come already: by another link, or as a replayed recording.
     Again,
-    /// It is too old to tell.
+    /// The number is too old to tell whether it has come already.
     TooOld,
 }
 

@@ -28,7 +28,7 @@ pub struct ListenerPresence {
 }
 
 impl ListenerPresence {
-    /// An application that is there, as far as is known.
+    /// The state before the first check: a process listens, as far as is known.
     pub const fn new(now: Instant) -> Self {
         Self {
             found: 0,

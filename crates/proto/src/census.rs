@@ -30,7 +30,7 @@ const ASK_LATER: Duration = Duration::from_secs(1);
 /// The options that both sides' SYNs agreed on, as reported by the primary's kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// The maximum segment size in use, including the space for TCP options. At most the smaller of the two that were offered.
+    /// The maximum segment size in use, including the space for TCP options. At most the smaller of the two sizes that were offered.
     pub mss: u16,
     /// Window scale shifts: the client's, the server's.
     pub window_scale: Option<(u8, u8)>,
@@ -38,7 +38,7 @@ pub struct Terms {
     pub sack: bool,
     /// Timestamps are in use.
     pub timestamps: bool,
-    /// The timestamps count microseconds. A restored socket's timestamps never do.
+    /// The timestamps count microseconds. A restored socket's timestamps never count microseconds.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub microseconds: bool,
 }

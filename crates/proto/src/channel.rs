@@ -49,7 +49,7 @@ pub enum ChannelRole {
 }
 
 impl ChannelRole {
-    /// The role of the node `own`: the node whose name comes first in the order of bytes calls.
+    /// The role of the node `own`. The names are compared byte by byte, and the node with the smaller name calls.
     pub fn of(own: &str, peer: &str) -> Self {
         if own < peer { Self::Calls } else { Self::Answers }
     }
@@ -58,7 +58,7 @@ impl ChannelRole {
 /// A message of the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelMessage {
-    /// The sender's kind of message.
+    /// The kind of the message. The sender chooses it.
     pub kind: u32,
     /// The contents, at least one byte.
     pub contents: Bytes,
@@ -71,7 +71,7 @@ pub struct ChannelView {
     pub is_established: bool,
     /// Number of associations so far.
     pub established: u64,
-    /// The peer's addresses in the association. `true`: it answers.
+    /// The peer's addresses in the association. `true`: the address answers.
     pub paths: Vec<(IpAddr, bool)>,
     /// Packets with retransmitted data, on all paths of this association.
     pub retransmissions: u64,
@@ -155,7 +155,8 @@ impl PeerChannel {
         Ok(())
     }
 
-    /// An authenticated packet of the peer came from its address `from`. Returns whether it could be read.
+    /// An authenticated packet of the peer came from its address `from`. Returns false if the packet is malformed. Without an endpoint the
+    /// packet is ignored, and the result is true.
     pub fn handle_packet(&mut self, now: Instant, from: IpAddr, packet: &Bytes) -> bool {
         let Some(endpoint) = &mut self.endpoint else {
             return true;
@@ -169,7 +170,7 @@ impl PeerChannel {
         }
     }
 
-    /// The peer's agent was heard on any link, by a message of the channel or another one.
+    /// The peer's agent was heard on any link, by a message of the channel or by any other message.
     pub fn on_heard(&mut self, now: Instant) {
         let has_paused = self.heard_at.is_none_or(|at| now.since(at) > PAUSE);
         self.heard_at = Some(now);
@@ -180,8 +181,8 @@ impl PeerChannel {
         }
     }
 
-    /// Whether the peer has been heard for long, and there is still no association. Then the peer is not configured for one, or the packets
-    /// of the channel do not get through.
+    /// Whether the peer has been heard for long, and there is still no association. Then the peer is not configured for a channel, or the
+    /// packets of the channel do not get through.
     pub fn is_overdue(&self, now: Instant) -> bool {
         let is_heard = self.heard_at.is_some_and(|at| now.since(at) <= PAUSE);
         let is_late = self
@@ -190,7 +191,7 @@ impl PeerChannel {
         !self.is_established && is_heard && is_late
     }
 
-    /// Sends a message. Returns whether the channel has taken it: it is established, and its buffer has room.
+    /// Sends a message. Returns whether the channel has taken the message. The channel must be established, and its buffer must have room.
     pub fn send(&mut self, kind: u32, contents: Bytes) -> bool {
         if !self.is_established {
             return false;
@@ -210,7 +211,8 @@ impl PeerChannel {
         if let Some(message) = self.received.pop_front() {
             return Some(message);
         }
-        // Looks first: `association_mut` makes the endpoint check the association for something to send.
+        // Asks `has_unread` before it calls `association_mut`, because each call of `association_mut` makes the endpoint check whether the
+        // association has something to send.
         let id = self.association?;
         let is_unread = self.endpoint.as_ref()?.association(id)?.has_unread();
         is_unread
@@ -239,7 +241,7 @@ impl PeerChannel {
         }
     }
 
-    /// The next packet, and the peer's address to which it goes. Call this function after every other call, until it returns `None`.
+    /// The next packet, and the peer's address to which it goes. After a call of any other function, call this one until it returns `None`.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<(IpAddr, SctpPacket)> {
         loop {
             if let Some(SctpTransmit { to, packet, .. }) = self.endpoint.as_mut()?.poll_transmit(now) {
@@ -268,7 +270,8 @@ impl PeerChannel {
         }
     }
 
-    /// Keeps the messages that arrived last, because the endpoint forgets an ended association once its messages have been read.
+    /// Moves the last messages to `received`. The endpoint keeps an ended association until its messages have been read, and later calls of
+    /// `receive` do not read them there.
     fn on_closed(&mut self, now: Instant, id: AssociationId) {
         let association = self.endpoint.as_mut().and_then(|all| all.association_mut(id));
         if let Some(association) = association {
@@ -294,7 +297,7 @@ impl PeerChannel {
         self.endpoint.as_mut()?.association_mut(self.association?)
     }
 
-    /// Its state.
+    /// The channel's state.
     pub fn view(&self) -> ChannelView {
         let association = self
             .association

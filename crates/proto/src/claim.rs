@@ -30,7 +30,7 @@ use std::time::Duration;
 use crate::Instant;
 use crate::action::ServiceAction;
 
-/// Wait after the first announcement. It doubles each time, up to [`WAIT_MAX`].
+/// Wait after the first announcement. The wait doubles with each announcement, up to [`WAIT_MAX`].
 const WAIT: Duration = Duration::from_millis(20);
 /// The longest wait between announcements. A neighbour may come back at any time.
 const WAIT_MAX: Duration = Duration::from_secs(1);
@@ -39,12 +39,13 @@ const BREAK_MIN: Duration = Duration::from_millis(300);
 /// Number of further announcements after the VIP is reached. Other neighbours may have missed the earlier ones.
 const AFTERWARDS: u32 = 5;
 
-/// How far a claim is.
+/// The progress of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClaimPhase {
     /// The claim has not begun.
     Waiting,
-    /// A working wire gives the VIP up. The neighbours are told that the VIP is on this node. The address follows when the claim is complete.
+    /// A working wire gives the VIP up. The neighbours are told that the VIP is on this node. This node takes the address when the claim is
+    /// complete.
     Given {
         /// When this node may speak. The neighbours have heard an announcement by then.
         at: Instant,

@@ -36,7 +36,7 @@ struct ServerState {
     right_edge: Offset,
     timestamp: u32,
     timestamp_at: Instant,
-    /// When its last payload was logged.
+    /// When the server's last payload was logged.
     spoke_at: Instant,
 }
 
@@ -55,8 +55,8 @@ enum Takes {
     All,
     /// Input is logged only: the wire did not release it, so the primary has not seen it.
     Unreleased,
-    /// Bytes are logged as in `Unreleased`, but not the stream's end: a socket that is being restored cannot be given a FIN.
-    /// The client repeats it.
+    /// Bytes are logged as in `Unreleased`, but not the stream's end: a socket that is being restored cannot be given a FIN. The client
+    /// repeats the FIN.
     Bytes,
 }
 
@@ -73,7 +73,7 @@ pub enum Effect {
     Closed,
 }
 
-/// A connection whose client is held to a cap.
+/// The state of a client that is held to a cap.
 #[derive(Debug)]
 struct Capped {
     edge: Offset,

@@ -45,7 +45,7 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// A detector that has never heard the peer. It declares no failure before it has heard it.
+    /// A detector that has never heard the peer. It declares no failure before it has heard the peer.
     pub fn new(config: DetectorConfig, now: Instant) -> Self {
         Self {
             config,
@@ -66,7 +66,7 @@ impl Detector {
         }
     }
 
-    /// Its configuration.
+    /// The detector's configuration.
     pub const fn config(&self) -> &DetectorConfig {
         &self.config
     }

@@ -7,8 +7,8 @@ use crate::Instant;
 pub(crate) struct ServiceDoubt {
     /// When this node came into doubt. `None` if it is not in doubt.
     since: Option<Instant>,
-    /// When the agent came back, if it was away for too long during a takeover. The takeover's steps wait until the other node has said what
-    /// it did meanwhile.
+    /// When the agent came back, if it was away for too long during a takeover. The takeover's steps wait until the other node has said
+    /// what that node did meanwhile.
     interrupted: Option<Instant>,
 }
 
@@ -28,8 +28,8 @@ impl ServiceDoubt {
         self.since.is_some()
     }
 
-    /// The other node confirms. `echo` is when this node sent the last heartbeat that the other node has heard. Returns whether that ends
-    /// the doubt.
+    /// The other node confirms that it has not gone on alone. `echo` is when this node sent the last heartbeat that the other node has
+    /// heard. Returns whether that ends the doubt.
     pub(crate) fn confirm(&mut self, echo: Option<Instant>) -> bool {
         let is_answer = |since: &mut Instant| echo.is_some_and(|echo| echo >= *since);
         self.since.take_if(is_answer).is_some()

@@ -1,4 +1,5 @@
-//! The restart policy of one connection. It follows the connection's two streams while the primary lives.
+//! Follows the two streams of one connection while the primary lives, and tells how the restart policy continues the connection after a
+//! takeover.
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ impl fmt::Display for RestartPolicy {
     }
 }
 
-/// How a replica follows a connection of policy `http` that speaks another protocol, or changes to one (`opaque`).
+/// The setting `opaque`: how a replica follows a connection of policy `http` that does not speak HTTP/1, or changes to another protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opaque {
     /// Bytes that the replica may lag behind.
@@ -75,7 +76,7 @@ pub enum Restart {
     },
     /// Feed a fresh application connection all of the in-log, and compare the output that it repeats.
     Replay {
-        /// The output that it must repeat.
+        /// The output that the application must repeat.
         resume: Repetition,
     },
 }
@@ -83,7 +84,7 @@ pub enum Restart {
 /// A replica application and its progress.
 #[derive(Debug)]
 pub struct Replica {
-    /// It begins in the middle of its connection, and has not been opened yet.
+    /// The replica begins in the middle of its connection, and has not been opened yet.
     is_late: bool,
     /// Recognises the reply that upgraded the connection, until the replica has sent that reply.
     upgrade: Option<Box<HttpResumer>>,
@@ -127,8 +128,8 @@ impl Replica {
         self.fed
     }
 
-    /// Whether the replica should be given more input now. Input is acknowledged up to `acknowledged` (`ended`: the end
-    /// included). False while it is being fed.
+    /// Whether the replica should be given more input now. Input is acknowledged up to `acknowledged` (`ended`: the end included). False
+    /// while the replica is being fed.
     pub fn wants(&mut self, acknowledged: Offset, ended: bool) -> bool {
         let wants = !self.feeding && (acknowledged > self.fed || ended && !self.fed_end);
         self.feeding |= wants;
@@ -175,7 +176,8 @@ impl Replica {
         self.comparison.on_replica_end();
     }
 
-    /// Bytes that the replica's output is ahead of the primary's. If they are many, reading from the replica stops.
+    /// Number of bytes by which the replica's output is ahead of the primary's. The caller stops reading from the replica while this number
+    /// is large.
     pub fn ahead(&self) -> usize {
         self.comparison.replica_surplus()
     }
@@ -190,7 +192,7 @@ impl Replica {
             .protection()
             .map_err(|reason| reason.to_string())?;
         if self.upgrade.is_some() {
-            return Err("its replica has not upgraded yet".into());
+            return Err("the replica has not upgraded yet".into());
         }
         Ok(())
     }
@@ -264,8 +266,8 @@ impl Follower {
         }
     }
 
-    /// If so configured, a replica follows the connection from where it stops being HTTP. `bytes` is the output that was given
-    /// last.
+    /// If the tracker has found that the connection stops being HTTP/1 and `opaque` is set, a replica follows the connection from that
+    /// point on. `bytes` is the output that the tracker was given last.
     fn switch(&mut self, bytes: &[u8]) {
         let Self::Http(tracker, opaque) = self else { return };
         let Some(Switched {
@@ -304,8 +306,8 @@ impl Follower {
         }
     }
 
-    /// Bytes of memory beside the logs: what is known of unanswered requests, or the output by which one of the two servers is
-    /// ahead. Both have bounds of their own.
+    /// Bytes of memory besides the logs. With policy `http`: the state of unanswered requests. With a replica: the output by which one of
+    /// the two servers is ahead. Each has a bound of its own.
     pub fn memory(&self) -> usize {
         match self {
             Self::Http(tracker, _) => tracker.memory(),
@@ -319,7 +321,7 @@ impl Follower {
         *self = Self::GivenUp;
     }
 
-    /// Start of the input that a restart needs; `frontier` if it needs nothing of what was logged.
+    /// Start of the input that a restart needs; `frontier` if a restart needs no logged input.
     pub fn restart_input(&self, frontier: Offset) -> Offset {
         match self {
             Self::Http(tracker, _) => tracker.restart_input(),
@@ -329,7 +331,7 @@ impl Follower {
         }
     }
 
-    /// Whether the start of the input that a restart needs will advance even if no further input comes.
+    /// Whether [`restart_input`](Self::restart_input) will advance even if no further input comes.
     pub fn drains(&self) -> bool {
         match self {
             Self::Http(tracker, _) => tracker.drains(),
@@ -356,7 +358,7 @@ impl Follower {
             Self::Http(tracker, _) => tracker.protection().map_err(|reason| reason.to_string()),
             Self::Replica(replica) => replica.protection(),
             Self::Replay(_) => Ok(()),
-            Self::GivenUp => Err("given up".into()),
+            Self::GivenUp => Err("the connection's log was given up".into()),
         }
     }
 
@@ -377,12 +379,12 @@ impl Follower {
             }
         };
         match body {
-            // A client that has the FIN acknowledges it together with the hole's last byte. The restored socket must have sent a
-            // FIN to accept that.
+            // A client that has the FIN acknowledges it together with the hole's last byte. The restored socket accepts this
+            // acknowledgement only if it has sent a FIN itself.
             Some(_) if to_fin.is_some_and(|bytes| !tracker.ends_after(bytes)) => {
                 Err("the client may have the server's FIN, and the reply is not the connection's last".into())
             }
-            // Everything that was not sent yet belongs to the body, and the body is the same.
+            // All bytes that were not sent yet belong to the reply's body, and a restarted application sends the same body.
             Some(body) if !matches!(body.position, BodyPosition::Chunked(_)) => Ok(()),
             _ => Err("the client may have reply bytes beyond the log, and a restart may send others".into()),
         }
@@ -397,7 +399,7 @@ impl Follower {
             Self::Http(tracker, _) => tracker.resumes().map_err(|reason| reason.to_string()),
             Self::Replica(replica) => replica.protection(),
             Self::Replay(_) => Ok(()),
-            Self::GivenUp => Err("given up".into()),
+            Self::GivenUp => Err("the connection's log was given up".into()),
         }
     }
 
@@ -423,7 +425,7 @@ impl Follower {
             Self::Replay(tracker) => Ok(Restart::Replay {
                 resume: tracker.repetition(),
             }),
-            Self::GivenUp => Err("given up".into()),
+            Self::GivenUp => Err("the connection's log was given up".into()),
         }
     }
 }

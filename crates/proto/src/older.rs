@@ -1,9 +1,8 @@
 //! Clients whose connections began before the log. An agent that was restarted, or a node that has become the wire, knows only
 //! that these connections exist. They are shown, not protected.
 //!
-//! A client is noted when the server answers it, or when the primary reports its connection ([`crate::census`]). So segments of
-//! strangers note no client. The primary is asked about silent clients from time to time, because a connection may end without a
-//! packet.
+//! A client is noted when the server answers it, or when the primary reports its connection ([`crate::census`]). So a client's own segments
+//! are not enough. The primary is asked about silent clients from time to time, because a connection may end without a packet.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,7 +17,7 @@ pub const OLDER_MAX: usize = 65_536;
 const CLOSED_FOR: Duration = Duration::from_secs(60);
 /// The primary is asked about a client again when the last confirmation is this old.
 const UNSURE_AFTER: Duration = Duration::from_secs(2);
-/// Maximum number of places that one call of [`Older::unsure`] examines.
+/// Maximum number of places in the list of clients, empty ones included, that one call of [`Older::unsure`] examines.
 const LOOKED_AT_MAX: usize = 1024;
 
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +30,7 @@ struct OlderConnection {
     is_silent: bool,
     /// Whether a FIN was seen, by direction.
     fins: [bool; 2],
-    /// The server's latest numbers in the log. `None` if they are unknown.
+    /// The server's latest sequence and acknowledgement numbers in the log. `None` if they are unknown.
     said: Option<ServerNumbers>,
     /// A RST or both FINs were seen. The client stays noted, so that late segments do not note it again.
     over: bool,
@@ -139,7 +138,8 @@ impl Older {
         }
     }
 
-    /// A connection that the log knew has ended. Notes the end, so that an answer to an earlier question does not bring it back.
+    /// A connection that the log knew has ended. Notes the end, so that the primary's answer to an earlier question does not bring the
+    /// connection back.
     pub(crate) fn end(&mut self, now: Instant, client: SocketAddr) {
         let over = OlderConnection {
             over: true,
@@ -148,8 +148,8 @@ impl Older {
         self.clients.insert(client, over);
     }
 
-    /// At most `count` clients without a recent confirmation, including those whose connection seems to have ended. The next call
-    /// goes on with others.
+    /// At most `count` clients without a recent confirmation, including those whose connection seems to have ended. The next call goes on
+    /// after these clients.
     pub(crate) fn unsure(&mut self, now: Instant, count: usize) -> Vec<SocketAddr> {
         let mut unsure = Vec::new();
         let places = self.clients.places();
@@ -180,7 +180,7 @@ impl Older {
         self.clients.values_mut().for_each(|seen| seen.said = None);
     }
 
-    /// The client begins a new connection.
+    /// Forgets a client that begins a new connection.
     pub(crate) fn forget(&mut self, client: SocketAddr) {
         self.clients.remove(client);
     }

@@ -27,7 +27,7 @@ pub struct Orphans {
     pub clients: Vec<SocketAddr>,
 }
 
-/// The primary's side: orphans that the backup has not adopted yet.
+/// The primary's side: orphans that the backup has not reported as adopted yet.
 #[derive(Debug, Default)]
 struct Telling {
     waiting: VecDeque<SocketAddr>,
@@ -54,8 +54,8 @@ impl Telling {
         }
     }
 
-    /// The backup has adopted all orphans with numbers below `adopted`. Returns the orphans whose adoption
-    /// the backup had not reported before.
+    /// The backup reports all orphans with numbers below `adopted` as adopted. Returns the orphans that the backup had
+    /// not reported before.
     fn on_adopted(&mut self, adopted: u64) -> Vec<SocketAddr> {
         let new = adopted.saturating_sub(self.first);
         let new = usize::try_from(new).map_or(self.waiting.len(), |new| new.min(self.waiting.len()));
@@ -98,16 +98,19 @@ pub(crate) fn share<'a>(services: impl Iterator<Item = &'a ServiceOrphans>) -> V
     shares
 }
 
-/// The backup's side: number of orphans adopted from the primary's agent.
+/// The backup's side: the orphans heard of from the primary's agent. The backup reports an orphan as adopted once it has heard of it. The
+/// takeover itself may come later, after another takeover that is under way ([`ServiceOrphans::waiting`]).
 #[derive(Debug, Default)]
 struct Hearing {
+    /// The primary's agent.
     incarnation: u64,
+    /// Number of orphans heard of.
     adopted: u64,
 }
 
 impl Hearing {
-    /// An agent of the primary is heard. A new agent numbers its orphans from 0, so the count of orphans that were
-    /// adopted from the earlier agent does not apply to it.
+    /// An agent of the primary is heard. A new agent numbers its orphans from 0, so the count of the earlier agent's
+    /// orphans does not apply to it.
     fn begin(&mut self, incarnation: u64) {
         if std::mem::replace(&mut self.incarnation, incarnation) != incarnation {
             self.adopted = 0;
@@ -123,7 +126,7 @@ impl Hearing {
         new
     }
 
-    /// Number of orphans adopted.
+    /// Number of orphans that this node reports as adopted: all that it has heard of.
     fn adopted(&self) -> u64 {
         self.adopted
     }
@@ -136,12 +139,12 @@ pub(crate) struct ServiceOrphans {
     hearing: Hearing,
     /// Clients whose connections wait to be taken over.
     waiting: Vec<SocketAddr>,
-    /// Clients whose last connection was taken over, while the service was not.
+    /// Clients whose latest connection was taken over alone, without the service.
     taken: HashSet<SocketAddr, FxSeededState>,
 }
 
 impl ServiceOrphans {
-    /// Of the orphans that an earlier agent left, `told` are to be told again, and `taken` were taken over.
+    /// The orphans as an earlier agent left them: the clients in `told` are to be told again, the clients in `taken` were taken over.
     pub(crate) fn new(
         hash_seed: usize,
         told: impl IntoIterator<Item = SocketAddr>,
@@ -164,8 +167,8 @@ impl ServiceOrphans {
         clients.into_iter().map(is_new).fold(false, |any, new| any | new)
     }
 
-    /// The backup has adopted all orphans with numbers below `adopted`. Returns the clients that it had not reported before, and whether
-    /// others still wait to be adopted.
+    /// The backup reports all orphans with numbers below `adopted` as adopted. Returns the clients that it had not reported before, and
+    /// whether others still wait to be reported.
     pub(crate) fn on_adopted(&mut self, adopted: u64) -> (Vec<SocketAddr>, bool) {
         let adopted = self.telling.on_adopted(adopted);
         (adopted, self.telling.has_more())
@@ -189,7 +192,7 @@ impl ServiceOrphans {
         has_come
     }
 
-    /// Number of orphans adopted from the primary's agent.
+    /// Number of orphans of the primary's agent that this node reports as adopted. Some of them may still wait to be taken over.
     pub(crate) fn adopted(&self) -> u64 {
         self.hearing.adopted()
     }
@@ -200,7 +203,7 @@ impl ServiceOrphans {
         std::mem::take(&mut self.waiting)
     }
 
-    /// Whether the last connection of `client` was taken over, while the service was not.
+    /// Whether the latest connection of `client` was taken over alone, without the service.
     pub(crate) fn has_taken(&self, client: &SocketAddr) -> bool {
         self.taken.contains(client)
     }

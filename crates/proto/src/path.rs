@@ -29,7 +29,8 @@ use crate::Instant;
 use crate::detector::DetectorConfig;
 use crate::role::Role;
 
-/// Time between two questions to outside hosts while nothing is under suspicion. Routers that limit their answers allow five a second.
+/// Time between two questions to outside hosts while nothing is under suspicion. Routers that limit their answers allow five answers per
+/// second.
 const ASK_EVERY: Duration = Duration::from_millis(200);
 /// Age of the last proof at which a path is suspected: an answer is missing, not only late.
 const PROOF_MAX: Duration = Duration::from_millis(250);
@@ -73,7 +74,7 @@ impl std::fmt::Display for Reachability {
 /// A node's report on its side of a service's path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PathWord {
-    /// Whether it reaches outside hosts.
+    /// Whether the node reaches outside hosts.
     pub outside: Reachability,
     /// Whether the node hears its peer through the service's interface. `None`: no link lies there.
     pub hears: Option<bool>,

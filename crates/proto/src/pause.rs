@@ -23,7 +23,7 @@ pub struct ClockReading {
     pub after: u64,
 }
 
-/// Compares the clock with the counter. It learns the counter's rate in the first second.
+/// Compares the clock with the counter, after learning the counter's rate in the first second.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PauseWatch {
     last: Option<ClockReading>,

@@ -33,7 +33,7 @@ pub enum Role {
     Joining,
     /// Runs the application behind the peer's wire.
     Primary,
-    /// Runs the application as well, but its wire is gone. Waits for the right to speak without a wire.
+    /// Runs the application like a primary, but its wire is gone. Waits for the right to speak without a wire.
     Claiming,
     /// Prepares to be the wire of a peer that speaks: passes packets on, and waits for the peer's consent.
     Returning,

@@ -1,4 +1,5 @@
-//! Positions in a TCP byte stream: [`Seq`]s in packets, [`Offset`]s in logs. A position is converted once, at the border between the two.
+//! Positions in a TCP byte stream: [`Seq`]s in packets, [`Offset`]s in logs. A position is converted once, at the border between packets
+//! and logs.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
@@ -15,7 +16,7 @@ impl Seq {
         self.0.wrapping_sub(earlier.0).cast_signed()
     }
 
-    /// Whether it is equal to `other` or comes after it.
+    /// Whether `self` is equal to `other` or comes after `other`.
     pub const fn reaches(self, other: Self) -> bool {
         self.distance_from(other) >= 0
     }
@@ -109,7 +110,7 @@ pub(crate) fn in_reach<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64
     let number = u64::deserialize(deserializer)?;
     match number {
         0..=REACH => Ok(number),
-        _ => Err(de::Error::custom("a count that no node can have reached")),
+        _ => Err(de::Error::custom("the count exceeds 2^63 − 1")),
     }
 }
 

@@ -253,7 +253,7 @@ pub enum AtLimit {
     Slow,
 }
 
-/// Stands for the files of a node whose inputs are replayed: what is appended is forgotten, since no kernel reads it.
+/// Stands for the files of a node whose inputs are replayed: appended bytes are forgotten, since no kernel reads them.
 #[derive(Debug)]
 struct Forgotten;
 

@@ -41,8 +41,8 @@ pub struct StandingBeat {
     pub leaves: bool,
     /// The node is a primary that wants to be taken over: it leaves, it hands over, or its application failed and the backup's did not.
     pub yields: bool,
-    /// Time at which the receiver of this word sent the last heartbeat that the node has heard from it, by the receiver's clock. `None`
-    /// if an earlier agent of the receiver sent that heartbeat, because that agent may have said afterwards that it leaves.
+    /// When the receiver of this word sent the last of its heartbeats that the node has heard, by the receiver's clock. `None` if an
+    /// earlier agent of the receiver sent that heartbeat, because that agent may have said afterwards that it leaves.
     pub echo: Option<Instant>,
 }
 
@@ -416,7 +416,7 @@ impl Standing {
             .filter(|event| *event != RoleEvent::Begins || self.is_answer_to_mute(word))
             .and_then(|event| self.change_if_allowed(now, event, word.epoch));
         if change.is_some_and(|change| change.event == RoleEvent::PeerSilent) {
-            // The peer is mute but alive, and may be about to return. So it is not fenced at once.
+            // The peer is mute but alive, and may be about to return. So it is not fenced immediately.
             self.ask_at = self.ask_at.max(now + ASK_AGAIN);
         }
         self.hear_promise(word);
@@ -552,7 +552,7 @@ impl Standing {
                 self.epoch += 1; // the epoch that the arbiter gave, in which this node has said nothing
             }
             RoleEvent::PeerBack => self.confirmed = None, // the promise is over
-            // The primary is alive and will say that it is mute, so it need not be fenced at once.
+            // The primary is alive and will say that it is mute, so it need not be fenced immediately.
             RoleEvent::PeerYields if is_fence => self.ask_at = now + self.config.lease / 2,
             _ => {}
         }

@@ -1,5 +1,5 @@
-//! Copying the primary's server state to the replica's server (DESIGN.md §3, reintegration): when the operator's hook runs, when
-//! clients' input is held back for it, and what follows if it fails.
+//! Copying the primary's server state to the replica's server (DESIGN.md §3, reintegration): when the operator's hook runs, when clients'
+//! input is held back for the hook, and what follows if the hook fails.
 //!
 //! ```text
 //!  is the wire, server alive   prepared           the log is read to its end          finished in time
@@ -23,7 +23,7 @@ use crate::action::StateSyncPhase;
 use crate::action::{OperatorReport, ServiceAction};
 use crate::table::ConnectionId;
 
-/// Rest after the first failure. Each further failure doubles it.
+/// Rest after the first failure. Each further failure doubles the rest.
 const REST_MIN: Duration = Duration::from_secs(1);
 /// The longest rest.
 const REST_MAX: Duration = Duration::from_secs(60);
@@ -147,11 +147,11 @@ impl std::fmt::Display for StateSyncProgress {
 /// How a connection that is opened now is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// A replica follows it.
+    /// A replica follows the connection.
     Followed,
     /// The decision waits for the end of the hook. Until then, none of the connection's input is released.
     Waits,
-    /// It is not protected, because the replica's state is not the primary's.
+    /// The connection is not protected, because the replica's state is not the primary's.
     Refused,
 }
 
@@ -167,7 +167,7 @@ pub struct Decided {
 /// The state of one service's replica on this node.
 #[derive(Debug)]
 pub struct StateSync {
-    /// The longest hold.
+    /// Longest time for which input is held.
     hold: Duration,
     state: StateSyncProgress,
     /// The end of the hold, or of the rest after a failure.
@@ -207,7 +207,7 @@ impl StateSync {
         self.why.as_deref()
     }
 
-    /// Bytes that connections without a replica have sent since the state was copied. The copy lacks what they changed.
+    /// Bytes that connections without a replica have sent since the state was copied. The copy lacks the changes that these bytes caused.
     pub const fn missed(&self) -> u64 {
         self.missed
     }
@@ -246,7 +246,10 @@ impl StateSync {
             return Decided::default();
         }
         if self.state != StateSyncProgress::Resting {
-            self.why = Some(format!("it was not finished within the hold of {:?}", self.hold));
+            self.why = Some(format!(
+                "the copying was not finished within the hold of {:?}",
+                self.hold
+            ));
         }
         self.on_event(now, StateSyncEvent::Expired, actions)
     }

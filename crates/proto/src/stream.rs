@@ -24,7 +24,8 @@ use shelf::Shelved;
 pub use shelf::{OnShelf, Shelf};
 
 const AHEAD_MAX: usize = 256;
-/// Smallest payload, in bytes, that is left on the shelf. Copying a smaller one at once costs no more than remembering its place.
+/// Smallest payload, in bytes, that is left on the shelf. Copying a smaller payload immediately costs no more than remembering its place on
+/// the shelf.
 const SHELVED_MIN: usize = 1024;
 /// Capacity, in pieces, of the list of shelved pieces that is kept when the list is empty.
 const SHELVED_KEPT: usize = 8;
@@ -32,7 +33,7 @@ const SHELVED_KEPT: usize = 8;
 /// The result of inserting bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inserted {
-    /// All of it was known already, with the same contents.
+    /// All bytes were known already, with the same contents.
     Known,
     /// At least one new byte was stored.
     Stored,

@@ -34,17 +34,17 @@ use slots::{SlotCursor, Slots};
 /// The change that a packet made to the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableChange {
-    /// It belongs to this connection.
+    /// The packet belongs to this connection.
     Connection(ConnectionId),
-    /// It completed this connection's handshake, or was the last packet needed to learn the connection.
+    /// The packet completed this connection's handshake, or was the last packet needed to learn the connection.
     Opened(ConnectionId),
-    /// It ended a connection, which is no longer in the table.
+    /// The packet ended a connection, which is no longer in the table.
     Ended(ConnectionId),
-    /// It is part of a handshake.
+    /// The packet is part of a handshake.
     Handshake,
-    /// It belongs to a connection that ended.
+    /// The packet belongs to a connection that ended.
     Old,
-    /// The wire did not see the beginning of its connection.
+    /// The wire did not see the beginning of the packet's connection.
     Unknown,
 }
 
@@ -164,8 +164,8 @@ impl Table {
         self.by_client.get(&client).copied()
     }
 
-    /// Handles a packet of the service, logged at `now`. The payload may lie on a shelf. Then the caller must call [`keep`](Self::keep)
-    /// before it clears the shelf.
+    /// Handles a packet of the service, logged at `now`. If the payload lies on a shelf, the caller must call [`keep`](Self::keep) before
+    /// it clears the shelf.
     pub fn on_packet(
         &mut self,
         now: Instant,

@@ -159,7 +159,7 @@ impl TakeoverPhase {
         use TakeoverEvent::{AllDecided, DrainBegun, Drained};
         match (self, event) {
             (Self::GateClosed, DrainBegun) => Self::Draining,
-            (Self::GateClosed, Drained) => Self::GateClosed, // it was begun for a replica's copy, before the gate closed
+            (Self::GateClosed, Drained) => Self::GateClosed, // this drain was begun for a replica's copy, before the gate closed
             (Self::GateClosed, AllDecided) => Self::GateClosed,
             (Self::Draining, DrainBegun) => Self::Draining,
             (Self::Draining, Drained) => Self::Deciding,
@@ -181,7 +181,7 @@ enum IdlePace {
         /// The time.
         until: Instant,
     },
-    /// A portion of them.
+    /// A portion of the idle connections follows.
     Portion {
         /// How many may still follow.
         left: usize,
@@ -325,8 +325,8 @@ impl Takeover {
         Some(step)
     }
 
-    /// Removes the planned `Hold` and returns it, if it was not popped yet. The wire must hold the clients before their connections count as
-    /// decided.
+    /// Removes the planned `Hold` and returns it, if it was not popped yet. The wire must hold the clients before their connections count
+    /// as decided.
     pub(crate) fn take_hold(&mut self) -> Option<ServiceAction> {
         let is_hold = |(step, _): &(ServiceAction, Urgency)| matches!(step, ServiceAction::Hold { .. });
         let place = self.steps.iter().position(is_hold)?;
@@ -437,8 +437,8 @@ impl Takeover {
         }
     }
 
-    /// Plans the steps of the next connection on which a side waits for something. False if there is none. It plans one at a time: the
-    /// steps of ten thousand connections are megabytes, and the first step would wait until the last one is written down.
+    /// Plans the steps of the next connection on which a side waits for something. Returns false if there is none. Each call plans one
+    /// connection: the steps of ten thousand connections are megabytes, and the first step would wait until the last one is written down.
     pub(crate) fn plan_hurried(&mut self, table: &mut Table, actions: &mut VecDeque<ServiceAction>) -> bool {
         let Some(next) = self.hurried.pop_front() else {
             return false;
@@ -447,7 +447,8 @@ impl Takeover {
         true
     }
 
-    /// As [`plan_hurried`](Self::plan_hurried), for the connections on which no side waits. False also if they must still wait.
+    /// As [`plan_hurried`](Self::plan_hurried), for the connections on which no side waits. Returns false also if these connections must
+    /// still wait.
     pub(crate) fn plan_unhurried(
         &mut self,
         table: &mut Table,

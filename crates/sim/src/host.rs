@@ -42,7 +42,7 @@ pub struct HostConfig {
     pub initial: Option<Initial>,
 }
 
-/// A machine with a TCP stack, connected by port 0.
+/// A machine with a TCP stack. [`Port`] 0 is its only network interface.
 pub struct Host {
     config: HostConfig,
     rng: Xoshiro256PlusPlus,
@@ -257,7 +257,7 @@ impl Host {
 
     fn initial(&mut self) -> Initial {
         let drawn = self.rng.next_u64();
-        // `as` truncates on purpose: the timestamp takes the other half.
+        // The sequence number is the lower half of `drawn`; the timestamp is the upper half.
         self.config.initial.unwrap_or(Initial {
             seq: Seq(drawn as u32),
             timestamp: (drawn >> 32) as u32,

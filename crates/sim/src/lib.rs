@@ -4,8 +4,8 @@
 //! * [`tcp`] is one end of a TCP connection.
 //! * [`world`] lets nodes send each other packets through cables, event by event, from a seed.
 //! * [`host`] and [`router`] are the nodes that every scenario needs. [`exchange`] is an application that checks its bytes.
-//! * [`net`] and [`flow`] are a second, faster engine for the papers' figures: TCP without its bytes.
-//!   [`scenario`] holds the papers' networks.
+//! * [`net`] and [`flow`] are a second, faster engine for the papers' figures: TCP without payload bytes. [`scenario`] holds the papers'
+//!   networks.
 //! * [`multipath`] joins two hosts by several paths, on which SCTP runs.
 //! * [`pair`] puts two nodes, their agents and their applications into the world. [`swarm`] runs the pair under failures drawn
 //!   from a seed.

@@ -23,7 +23,7 @@ use thiserror::Error;
 /// Configuration of a link. The default is a perfect link: no delay, unlimited rate, no loss.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkConfig {
-    /// Rate in bits per second. `None` sends everything at once, so nothing ever waits.
+    /// Rate in bits per second. `None` sends every packet immediately, so that no packet ever waits.
     pub rate_bits_per_s: Option<u64>,
     /// Propagation delay of each packet.
     pub delay: Duration,
@@ -99,7 +99,8 @@ pub enum InvalidLink {
 pub enum LinkVerdict {
     /// The packet arrives.
     Deliver {
-        /// Arrival time at the far end. Never before a packet that was offered earlier, unless one of the two is late.
+        /// Arrival time at the far end. Never before the arrival of a packet that was offered earlier, unless `reorder` delays one of the
+        /// two.
         at: Instant,
         /// Arrival time of a second copy, if there is one.
         copy_at: Option<Instant>,
@@ -134,7 +135,7 @@ pub struct Link {
     /// Whether the link makes no random choices.
     is_certain: bool,
     up: bool,
-    /// When the last accepted packet has been sent.
+    /// Time at which the last accepted packet will have been sent.
     idle_at: Fraction,
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
@@ -208,8 +209,8 @@ impl Link {
         LinkVerdict::Deliver { at, copy_at }
     }
 
-    /// Changes the configuration. Packets that wait keep waiting. If the rate changes, the time at which the link is idle is rounded down
-    /// to a nanosecond, because its fraction is in units of the old rate.
+    /// Changes the configuration. Waiting packets stay in the queue. If the rate changes, the time at which the link is idle is rounded
+    /// down to a nanosecond, because its fraction is in units of the old rate.
     ///
     /// # Errors
     /// Names the invalid field of the configuration.
@@ -302,7 +303,7 @@ impl Link {
         self.delay_nanos.saturating_add(nanos(extra))
     }
 
-    /// Draws only where there is a choice, so that unused options do not shift the draws of the others.
+    /// Draws a random number only if `probability` is positive, so that an unused option does not change the draws of the other options.
     fn chance(&mut self, probability: f64) -> bool {
         probability > 0.0 && self.rng.random_bool(probability)
     }
@@ -378,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_million_packets_take_exactly_their_bits_over_the_rate() {
-        // At 1,000,003 bit/s, no packet's duration is a whole number of nanoseconds.
+        // At 1,000,003 bit/s, no packet's transmission time is a whole number of nanoseconds.
         for rate in [1_000_003, 3_000_000_000, 7] {
             let mut link = link(LinkConfig {
                 rate_bits_per_s: Some(rate),

@@ -1,5 +1,5 @@
-//! The arbiter says whether this node may speak beyond its lease. It is nobody (`assume = "fail-stop"`), a witness (`[witness]`), or a
-//! command that switches the peer off (`[fence]`).
+//! The arbiter says whether this node may speak beyond its lease. The arbiter is a witness (`[witness]`), a command that switches the peer
+//! off (`[fence]`), or nobody (`assume = "fail-stop"`: this node grants the right to itself).
 //!
 //! The agent asks and goes on. The answer comes later, within a bounded time, and wakes the agent. `proto` decides whether to ask, and what
 //! an answer means.

@@ -3,7 +3,7 @@
 use proto::standing::ArbiterVerdict;
 use serde::{Deserialize, Serialize};
 
-/// The owner of the latest epoch that was granted.
+/// The latest epoch that was granted, and its owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EpochRecord {
     pub epoch: u64,

@@ -51,7 +51,7 @@ pub struct Witness {
 #[derive(Default)]
 struct WitnessView {
     answered: Option<std::time::Instant>,
-    /// `None` while it answers.
+    /// `None` while the witness answers.
     error: Option<String>,
     owners: BTreeMap<String, OwnerStatus>,
     nodes: Vec<String>,
@@ -352,7 +352,7 @@ async fn keep_presence(cluster: Rc<EtcdCluster>) {
     }
 }
 
-/// Asks every member separately. Returns the faults of those that do not answer.
+/// Asks every member separately. Returns the faults of the members that do not answer.
 ///
 /// # Errors
 /// If certificates cannot be read.

@@ -32,7 +32,7 @@ pub(super) fn cleanup(node: &NodeOption, all: bool) -> Result<(), CommandError> 
         return match clean_up_after(&node)? {
             None => Ok(()),
             Some(pid) => Err(CommandError::Use(format!(
-                "node {} is alive, process {pid}: stop that first",
+                "node {} is alive, process {pid}: stop it first",
                 node.name
             ))),
         };
@@ -56,7 +56,9 @@ pub(super) fn cleanup(node: &NodeOption, all: bool) -> Result<(), CommandError> 
 fn is_elsewhere(node: &LocalNode) -> String {
     let LocalNode { name, state_dir } = node;
     let state_dir = state_dir.display();
-    format!("node {name}: its state is not in {state_dir}, so it may be alive: say where with --config FILE")
+    format!(
+        "node {name}: its state is not in {state_dir}, so it may be alive: name its configuration with --config FILE"
+    )
 }
 
 /// The names of all nodes that have left a trace.

@@ -20,8 +20,8 @@ use crate::daemon;
 use crate::edge::{self, EdgeEnd};
 use crate::lock::{self, Lock, LockError};
 
-/// Timeout of a successor's check. Meanwhile the edge's loop waits, and its threads repeat the last heartbeats for at most
-/// `agent_timeout_ms`.
+/// How long the successor's check of the configuration may take. The successor is the program that replaces this one. During the check, the
+/// edge's loop waits, and its threads repeat the last heartbeats for at most `agent_timeout_ms`.
 const CHECK_MAX: Duration = Duration::from_millis(500);
 
 /// Checks the file, and prints a line if it is all right.
@@ -76,7 +76,8 @@ fn load_and_check(file: &Path) -> Result<EdgeSettings, CommandError> {
     Ok(settings)
 }
 
-/// Lets the program at this program's path check the configuration, as it would at its start.
+/// Lets the successor check the configuration, as the successor would at its start. The successor is the file that is now at this program's
+/// path: a package may have replaced the file since this program started.
 fn successor_fits(file: &Path) -> Result<(), String> {
     let program = crate::program::path().map_err(|error| error.to_string())?;
     let words = [
@@ -95,7 +96,7 @@ fn successor_fits(file: &Path) -> Result<(), String> {
     }
 }
 
-/// Executes the program at this program's path, with the same arguments. Returns only if that fails.
+/// Executes the successor in this process, with the same arguments. Returns only if that fails.
 fn succeed() -> anyhow::Result<anyhow::Error> {
     daemon::block_signal()?; // the successor unblocks SIGUSR2 when it can handle it
     let program = crate::program::path().context("finding this program")?;

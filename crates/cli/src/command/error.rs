@@ -5,7 +5,7 @@ use crate::config::ConfigError;
 /// Why a command did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CommandError {
-    /// The configuration is wrong; each line names its place.
+    /// The configuration is wrong. Each line of the message names file, line and field.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// Wrong use.

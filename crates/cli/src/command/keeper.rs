@@ -9,8 +9,8 @@ use super::error::CommandError;
 use super::log::start_log;
 use crate::lock::{self, Lock, LockError};
 
-/// Runs the keeper until it is stopped, or until it has neither a connection nor an agent. Its lock tells `steadfast cleanup` that the
-/// keeper is alive.
+/// Runs the keeper until it is stopped, or until it has neither a connection nor an agent. The keeper's lock tells `steadfast cleanup` that
+/// the keeper is alive.
 pub(super) fn keep(socket: PathBuf, state_dir: &Path) -> Result<(), CommandError> {
     start_log(LogFormat::Text)?;
     let lock = Lock::take(state_dir, lock::KEEPER).map_err(|error| match error {

@@ -1,5 +1,5 @@
 //! The commands `steadfast handover`, `bypass` and `drain`. Each gives its order to the node, and then waits until the order is carried
-//! out. With `--off` it does not wait.
+//! out. With `--off`, the command does not wait.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

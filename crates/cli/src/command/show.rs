@@ -171,7 +171,7 @@ pub(super) fn status_text(status: &NodeStatus, now_ns: u64) -> String {
 fn peer_text(peer: &PeerStatus) -> String {
     let alive = if peer.alive { "alive" } else { "SILENT" };
     let heard = peer.heartbeat_age_ns.map_or_else(
-        || "never heard of".to_owned(),
+        || "no heartbeat yet".to_owned(),
         |age| format!("last heartbeat {} ago", milliseconds(age)),
     );
     let key = if peer.authenticated {
@@ -365,7 +365,9 @@ pub(super) fn lease_text(lease: &LeaseStatus, state: Role) -> Option<String> {
     Some(match (state, is_over) {
         (Role::Backup, true) => "over: a takeover has to ask the arbiter first".to_owned(),
         (Role::Backup, false) => {
-            format!("a takeover may begin unasked for {left} if nothing more is heard (lease {configured})")
+            format!(
+                "for {left}, a takeover may begin without asking the arbiter if nothing more is heard (lease {configured})"
+            )
         }
         (_, true) => "over: silent until the arbiter answers".to_owned(),
         (_, false) => {

@@ -1,4 +1,4 @@
-//! Lines on stderr. Stderr may be a pipe whose reader has died or no longer reads. In neither case may a program end or wait forever.
+//! Lines on stderr. Stderr may be a pipe whose reader has died or no longer reads. In both cases, a program must go on.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// More than a pipe holds (64 KB), in lines.
+    /// Number of lines that are together longer than a pipe's buffer (64 KB).
     const LINES: usize = 100_000 / LINE.len();
     const LINE: &str = "2026-01-01T00:00:00.000000Z  INFO the peer is heard again\n";
 

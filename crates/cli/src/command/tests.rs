@@ -315,7 +315,7 @@ fn the_lease_is_told_as_what_the_node_may_do() {
     let expected = [
         "",
         "the VIP may be claimed in 20.00 ms if the wire is silent (lease 300.00 ms)",
-        "a takeover may begin unasked for 250.00 ms if nothing more is heard (lease 300.00 ms)",
+        "for 250.00 ms, a takeover may begin without asking the arbiter if nothing more is heard (lease 300.00 ms)",
         "over: a takeover has to ask the arbiter first",
         "this node may speak for 0.01 ms until the arbiter answers (lease 300.00 ms)",
         "over: silent until the arbiter answers",

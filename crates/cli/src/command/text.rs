@@ -56,8 +56,8 @@ impl<const N: usize> TextTable<N> {
 /// Columns of a usual terminal.
 const WIDTH: usize = 80;
 
-/// A line, folded between words so that it fits a usual terminal. The lines after the first are indented by `indent` columns. A longer word
-/// stays whole, so that it can be copied.
+/// A line, folded between words so that it fits a usual terminal. The lines after the first are indented by `indent` columns. A word that
+/// is longer than a line stays whole, so that it can be copied.
 pub(super) fn fold(line: &str, indent: usize) -> String {
     let indent = " ".repeat(indent);
     let options = textwrap::Options::new(WIDTH)

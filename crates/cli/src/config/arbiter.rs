@@ -28,7 +28,7 @@ pub enum ArbiterSettings {
 /// `[witness]`: an etcd cluster that gives each epoch to one node.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WitnessSettings {
-    /// `endpoints`: URLs of its members, `https://` or `http://`.
+    /// `endpoints`: URLs of the cluster's members, all `https://` or all `http://`.
     pub endpoints: Vec<String>,
     /// `ca`: a PEM file with the certificates of the authorities that signed the members' certificates. Required with `https://`.
     pub ca: Option<PathBuf>,
@@ -55,7 +55,7 @@ pub struct FenceSettings {
 }
 
 impl WitnessSettings {
-    /// Whether the connections to its members are encrypted. All members are alike in this.
+    /// Whether the connections to the cluster's members are encrypted. This is the same for all members.
     pub fn is_private(&self) -> bool {
         self.endpoints.iter().all(|url| url.starts_with(HTTPS))
     }
@@ -128,7 +128,7 @@ fn witness(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<Option<
         }
         Some(false) if has_files => table.problem(
             "endpoints",
-            "are http://, without certificates; allowed: https:// with ca",
+            "are http://, where ca and cert have no use; allowed: https:// endpoints with ca, or http:// without ca and cert",
         ),
         _ => {}
     }
@@ -144,7 +144,7 @@ fn witness(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<Option<
     Some(kind.and(endpoints).map(witness))
 }
 
-/// Notes that one of two keys that belong together is missing.
+/// Reports a problem if only one of two keys is present that belong together.
 fn both(
     table: &mut ConfigTable<'_, '_>,
     (first, has_first): (&str, bool),
@@ -216,7 +216,7 @@ pub(super) fn file(value: &DeValue<'_>) -> Result<PathBuf, String> {
     })(value)
 }
 
-// `text` requires an `Option`.
+// `text` requires a function that returns an `Option`.
 fn word(word: &str) -> Option<String> {
     Some(word.to_owned())
 }

@@ -39,7 +39,7 @@ const SUSPECT_AFTER: u64 = 2;
 const FAILED_AFTER: u64 = 3;
 const MAX_MB: u64 = 64;
 const MAX_PACKETS: u64 = 200_000;
-/// The receive window of most connections is smaller.
+/// Default limit of what policy `all` caches of one connection. The receive window of most connections is smaller.
 const MAX_CONNECTION_KB: u64 = 1024;
 const MAX_CONNECTIONS: u64 = 262_144;
 /// ρ of the rate control (`docs/rate-control.md`).
@@ -61,17 +61,17 @@ pub struct EdgeSettings {
     pub key_file: PathBuf,
     /// The directory of the edge's lock and control socket.
     pub state_dir: PathBuf,
-    /// When the agent has been away for longer than this, no flow waits for it.
+    /// If the agent has been away for longer than this, a held string counts as down, and no window is capped.
     pub agent_timeout: Duration,
-    /// Number of flows in the table.
+    /// Number of flows for which the table has room.
     pub max_connections: u32,
     /// The port away from the cluster.
     pub outside: PortSettings,
-    /// The VLAN of the clients' frames at that port; `None`: frames without a tag.
+    /// The VLAN of the clients' frames at the outside port; `None`: frames without a tag.
     pub outside_vlan: Option<u16>,
-    /// Destinations behind that port. Empty: all that are not inside.
+    /// Destinations behind the outside port. Empty: all destinations that are not inside.
     pub outside_subnets: Vec<Subnet>,
-    /// Destinations behind the other edge. Empty: all that are not outside.
+    /// Destinations behind the other edge. Empty: all destinations that are not outside.
     pub inside_subnets: Vec<Subnet>,
     /// The strings.
     pub strings: Vec<StringSettings>,
@@ -85,7 +85,7 @@ pub struct EdgeSettings {
     pub recovery: Option<CacheSettings>,
     /// Rate control, if it is on.
     pub rate: Option<CapConfig>,
-    /// The address at which metrics are served, if they are.
+    /// The address at which metrics are served; `None` if the table is absent.
     pub metrics: Option<MetricsSettings>,
     /// The line of each field.
     pub places: Places,
@@ -105,13 +105,13 @@ pub struct StringSettings {
     pub name: String,
     /// The port.
     pub port: PortSettings,
-    /// This edge's address on it.
+    /// This edge's address on the string.
     pub address: IpAddr,
-    /// The other edge's address on it.
+    /// The other edge's address on the string.
     pub peer_address: IpAddr,
-    /// The node for IPv4 packets.
+    /// The string's node for IPv4 packets: the next hop.
     pub next_hop_v4: Option<std::net::Ipv4Addr>,
-    /// The node for IPv6 packets.
+    /// The string's node for IPv6 packets: the next hop.
     pub next_hop_v6: Option<std::net::Ipv6Addr>,
     /// Its rate in each direction, in Mbit/s.
     pub mbit: f64,
@@ -145,7 +145,8 @@ pub struct CacheSettings {
     pub max_bytes: usize,
     /// Number of packets per string.
     pub max_packets: usize,
-    /// Bytes of a connection's waiting packets. Only policy `all` holds several.
+    /// Limit of the bytes of one connection's cached entering packets. The limit matters only with policy `all`: the other policies hold
+    /// one such packet and the second packet.
     pub max_connection_bytes: usize,
 }
 
@@ -173,7 +174,7 @@ impl Subnet {
         (prefix <= bits && subnet.bits(bits.into()) == subnet.bits(u32::from(prefix))).then_some(subnet)
     }
 
-    /// The first `count` bits of its address, at the top of the number; the others are zero.
+    /// The first `count` bits of the subnet's address, at the top of the number. The other bits are zero.
     fn bits(&self, count: u32) -> u128 {
         let number = match self.address {
             IpAddr::V4(v4) => u128::from(u32::from(v4)) << 96,
@@ -183,7 +184,7 @@ impl Subnet {
         number & mask
     }
 
-    /// Whether some address is in both.
+    /// Whether some address is in both subnets.
     pub fn overlaps(&self, other: &Self) -> bool {
         let common = u32::from(self.prefix.min(other.prefix));
         self.address.is_ipv4() == other.address.is_ipv4() && self.bits(common) == other.bits(common)
@@ -191,7 +192,7 @@ impl Subnet {
 }
 
 impl EdgeSettings {
-    /// All ports: the one outside, then those of the strings.
+    /// All ports: the outside port, then the ports of the strings.
     pub fn ports(&self) -> impl Iterator<Item = &PortSettings> {
         std::iter::once(&self.outside).chain(self.strings.iter().map(|string| &string.port))
     }

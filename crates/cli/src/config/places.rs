@@ -9,7 +9,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// The line of `field`, counted from 1. If the file lacks the field, the line of the innermost table around it; if there is none, 1.
+    /// The line of `field`, counted from 1. If the file lacks the field: the line of the innermost table around the field, or 1 if the file
+    /// lacks that table, too.
     pub fn line(&self, field: &str) -> usize {
         let mut path = field;
         loop {

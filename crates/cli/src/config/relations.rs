@@ -63,7 +63,7 @@ fn limits(
     }
     if log.per_connection_bytes > log.total_bytes {
         let what = format!(
-            "is {} MB, more than total_mb ({} MB); allowed: at most that",
+            "is {} MB, more than total_mb ({} MB); allowed: at most total_mb",
             log.per_connection_bytes >> 20,
             log.total_bytes >> 20
         );

@@ -182,8 +182,8 @@ pub struct ServiceSettings {
     pub claim_ping: Vec<IpAddr>,
     /// `on_deposed`: a command and its arguments. It runs when the peer has taken over the service from this node.
     pub on_deposed: Vec<String>,
-    /// `state_sync` and its bounds; policy `replica` only. Default: none. Without it, a server that has just started is assumed to have
-    /// all state that matters.
+    /// `state_sync` and its time limits; policy `replica` only. Default: none. Without this setting, a server that has just started is
+    /// assumed to have all state that matters.
     pub state_sync: Option<StateSyncSettings>,
     /// `[service.health]`: the health probe of the application. Default: none.
     pub health: Option<HealthSettings>,

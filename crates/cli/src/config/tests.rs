@@ -377,7 +377,7 @@ fn a_witness_is_whole() {
         ),
         (
             "endpoints = [\"http://a:1\"]\nca = \"/ca\"\n",
-            "3: witness.endpoints: are http://, without certificates; allowed: https:// with ca".to_owned(),
+            "3: witness.endpoints: are http://, where ca and cert have no use; allowed: https:// endpoints with ca, or http:// without ca and cert".to_owned(),
         ),
         (
             "endpoints = [\"https://a:1\"]\nca = \"/ca\"\ncert = \"/cert\"\n",

@@ -19,7 +19,7 @@ pub struct EdgeStatus {
     pub flows_max: u64,
     /// Round-trip time of the connections without queueing delay, in milliseconds, as measured or configured.
     pub rtt_ms: f64,
-    /// Bytes that the data path has copied for the cache, as read by this process.
+    /// Bytes of the copies that this process has read from the data path since its start. The copies are for the cache.
     pub copied_bytes: u64,
     /// Bytes that were sent again to the outside, counting each copy.
     pub resent_leaving_bytes: u64,
@@ -39,7 +39,7 @@ pub type CounterStatus = BTreeMap<String, u64>;
 pub struct StringStatus {
     /// Its name.
     pub name: String,
-    /// `up`, `suspect`, `blind`, `failing` or `down`.
+    /// `up`, `suspect`, `blind`, `failing` or `down` (`docs/edge.md`). `blind`: all strings are silent, so flows stay where they are.
     pub state: String,
     /// Number of its failures that the edges have counted.
     pub epoch: u64,
@@ -55,13 +55,13 @@ pub struct StringStatus {
     pub heartbeats_missed: u64,
     /// When its last failure was declared here.
     pub failed_at_ns: Option<u64>,
-    /// When its flows were moved.
+    /// When its flows were moved after its last failure.
     pub completed_at_ns: Option<u64>,
-    /// The cap on windows, in bytes, while a string is missing.
+    /// The cap on the windows of its flows, in bytes; `None` while no string is missing.
     pub cap: Option<u32>,
     /// Number of flows with an entering packet in the last second.
     pub active: u64,
-    /// Bytes that have entered it. All counts of bytes and packets are as on the cable, with all headers.
+    /// Bytes that have entered it. All counts of bytes and packets are those on the cable, headers included.
     pub entering_bytes: u64,
     /// Packets that have entered it.
     pub entering_packets: u64,
@@ -81,14 +81,15 @@ pub struct StringStatus {
     /// Most bytes of memory that its cache took at any time.
     #[serde(default)]
     pub cache_memory_max: u64,
-    /// Packets that found no room in its cache, or were evicted for others.
+    /// Packets that found no room in its cache, or were evicted for other packets.
     pub cache_lost: u64,
-    /// Packets that were sent again into strings.
+    /// Packets from its cache that were sent again into strings.
     pub resent_entering: u64,
-    /// Bytes that were sent again into it.
+    /// Bytes that were sent again into it, from the caches of all strings.
     pub resent_entering_bytes: u64,
-    /// Packets that were sent again to the outside, counting each copy.
+    /// Packets from its cache that were sent again to the outside, counting each copy.
     pub resent_leaving: u64,
-    /// Cached packets that were not sent again, because they exceed the cap or the next string failed, too. Their senders retransmit them.
+    /// Cached packets that were not sent again, because they exceed the cap, or because the string to which their flows were moved failed,
+    /// too. Their senders retransmit them.
     pub left_to_senders: u64,
 }

@@ -47,9 +47,9 @@ pub struct ControlServerError {
 pub enum Call {
     /// Asks for the node's status.
     Status(CallReply<NodeStatus>),
-    /// Asks for its connections.
+    /// Asks for the node's connections.
     Connections(CallReply<Connections>),
-    /// Asks about the connections that it has taken over.
+    /// Asks about the connections that the node has taken over.
     Restored(CallReply<RestoredConnections>),
     /// Asks for the status of an edge.
     Edge(CallReply<EdgeStatus>),

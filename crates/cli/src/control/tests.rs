@@ -64,7 +64,7 @@ use std::sync::mpsc::channel;
 
 fn raw(state_dir: &Path, request: &[u8]) -> String {
     let mut stream = UnixStream::connect(socket(state_dir)).unwrap();
-    // The server may hang up while this is written; what it answered can still be read.
+    // The server may hang up while the request is written. Its answer can still be read.
     let _ = stream.write_all(request);
     let mut answer = String::new();
     let _ = stream.read_to_string(&mut answer);

@@ -19,7 +19,7 @@ pub struct TunnelStatus {
     pub services: Vec<TunnelServiceStatus>,
     /// Its associations. An opening end has one at most.
     pub associations: Vec<TunnelAssociationStatus>,
-    /// Most connections of an association at a time.
+    /// Maximum number of connections that an association can have at a time.
     pub connections_limit: u64,
     /// Connections that were opened.
     pub opened: u64,
@@ -33,7 +33,7 @@ pub struct TunnelStatus {
     pub received_bytes: u64,
     /// Associations that ended.
     pub associations_ended: u64,
-    /// Packets and chunks that were dropped, by reason, and system calls.
+    /// Counts of packets, chunks, calls and system calls, by event.
     pub counters: CounterStatus,
 }
 
@@ -51,7 +51,7 @@ pub struct TunnelServiceStatus {
 pub struct TunnelAssociationStatus {
     /// Whether connections can be opened: the handshake is done.
     pub ready: bool,
-    /// Its connections.
+    /// Number of its open connections.
     pub connections: u64,
     /// Bytes that were handed to it and are not acknowledged.
     pub unacknowledged_bytes: u64,
@@ -66,7 +66,7 @@ pub struct TunnelPathStatus {
     pub address: IpAddr,
     /// `active`, `doubtful`, `failed`, or `unconfirmed`: the address is not known to belong to the peer yet.
     pub state: String,
-    /// Whether new data goes there.
+    /// Whether new data goes to this address.
     pub current: bool,
     /// Smoothed round-trip time in milliseconds, once it was measured.
     pub rtt_ms: Option<f64>,
@@ -74,7 +74,7 @@ pub struct TunnelPathStatus {
     pub rto_ms: f64,
     /// Congestion window in bytes.
     pub window_bytes: u64,
-    /// Size of packets, with all headers.
+    /// Largest packet that is known to fit, with all headers.
     pub mtu: u64,
     /// Timeouts in a row.
     pub errors: u64,

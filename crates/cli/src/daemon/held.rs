@@ -28,8 +28,8 @@ impl HeldClients {
         !self.deciding.is_empty()
     }
 
-    /// Holds `clients` of the service at `vip` while their connections are being decided. May release clients that were held earlier, and
-    /// returns these.
+    /// Holds `clients` of the service at `vip` while their connections are being decided. Returns the clients that were held earlier and
+    /// are released now.
     pub(super) fn hold(
         &mut self,
         wire: &mut Wire,

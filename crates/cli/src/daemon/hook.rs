@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::bounded::{self, CommandOutcome, LatePolicy};
 
-/// How long to wait for a hook. One that takes longer is left alone, and logged.
+/// How long to wait for a hook. A hook that takes longer goes on, and the log says so.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs `command` beside the agent; its outcome is logged. The name of the service is in `STEADFAST_SERVICE`.

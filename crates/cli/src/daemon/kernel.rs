@@ -1,5 +1,5 @@
-//! The agent's [`Kernel`] on Linux: the wire, the network, the relay, the peer and the arbiter. It carries out single steps. The crate
-//! `agent` has their sequence.
+//! The agent's [`Kernel`] on Linux: the wire, the network, the relay, the peer and the arbiter. This kernel carries out single steps. The
+//! crate `agent` puts them in order.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -165,8 +165,8 @@ impl LinuxKernel {
         &self.wire
     }
 
-    /// Whether the keepers have every connection that they were given, no held connection is being decided, and no question to the arbiter
-    /// is open.
+    /// Whether the keepers have taken or refused every connection that was handed over, no held connection is being decided, and no
+    /// question to the arbiter is open.
     pub fn is_settled(&self) -> bool {
         let is_held = |service: &ServiceResources| service.held.is_deciding();
         self.relay.is_settled() && !self.services.iter().any(is_held) && !self.arbiter().is_asked()
@@ -438,13 +438,15 @@ impl Kernel for LinuxKernel {
         self.set_speak(index, false);
         match linux::network::sockets::destroy(vip) {
             Ok(0) => {}
-            Ok(sockets) => tracing::info!(%vip, sockets, "deposed: connections ended silently"),
-            Err(error) => tracing::error!(%error, %vip, "deposed, but connections are left; they are mute"),
+            Ok(sockets) => tracing::info!(%vip, sockets, "stood down: connections ended silently"),
+            Err(error) => {
+                tracing::error!(%error, %vip, "stood down, but connections are left; they are mute")
+            }
         }
         self.forget_dying(index, &self.wire.dying(index));
         self.claims.end(index);
         if let Err(error) = self.network.lower_vip(vip.ip()) {
-            tracing::error!(%error, %vip, "deposed, but the VIP is still here");
+            tracing::error!(%error, %vip, "stood down, but the VIP is still here");
         }
         if is_deposed {
             let service = &self.services[usize::from(index)];
@@ -471,7 +473,7 @@ impl Kernel for LinuxKernel {
         self.wire.hold_input(service, until);
     }
 
-    /// Logs the report. Stores what the next agent must know of it in the wire's pinned maps.
+    /// Logs the report. Stores in the wire's pinned maps the part of the report that the next agent must know.
     fn report(&mut self, node: &Node, service: ServiceIndex, report: &OperatorReport) {
         match *report {
             OperatorReport::Role { to, .. } => {

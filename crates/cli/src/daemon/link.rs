@@ -16,7 +16,7 @@ use crate::control::LinkStatus;
 pub(super) struct PeerLink {
     pub(super) address: SocketAddr,
     pub(super) socket: Arc<UdpSocket>,
-    /// When a datagram of the peer's current incarnation last arrived. A copy of a datagram that was heard before counts, too.
+    /// When a datagram of the peer's current incarnation last arrived. A copy of an earlier datagram counts, too.
     pub(super) heard: Option<Instant>,
     /// Number of the newest of these datagrams. An older datagram does not prove that the link works: it may be a replay.
     pub(super) newest: frame::Number,

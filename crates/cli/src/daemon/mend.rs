@@ -1,4 +1,4 @@
-//! Puts back what others took away from the node's network: filters, addresses, rules, interfaces.
+//! Puts back what others removed from the node's network: filters, addresses, rules, interfaces.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,8 @@ use agent::Core;
 const VERIFY: Duration = Duration::from_secs(2);
 
 impl LinuxKernel {
-    /// Puts back what others took away: filters at once, the rest every [`VERIFY`]. Returns whether this call checked everything.
+    /// Puts back what others removed. The wire's tc filters are attached again at once; if that fails, the next attempts are made every
+    /// [`VERIFY`]. Everything else is checked every [`VERIFY`], nftables' rules included. Returns whether this call checked everything.
     pub fn mend(&mut self, node: &mut Core) -> bool {
         let is_time = self.verified.elapsed() >= VERIFY;
         let concerned = self.filters.check();
@@ -20,10 +21,17 @@ impl LinuxKernel {
         };
         for interface in concerned.iter().chain(&again).copied() {
             match self.wire.reattach(interface) {
-                Ok(()) => tracing::warn!(interface, "someone removed the wire's filters: they are back"),
+                Ok(()) => tracing::warn!(
+                    interface,
+                    "something was removed from an interface; the wire's filters are attached again"
+                ),
                 Err(error) => {
                     if !again.contains(&interface) {
-                        tracing::error!(%error, interface, "someone removed the wire's filters: trying again");
+                        tracing::error!(
+                            %error,
+                            interface,
+                            "something was removed from an interface; the wire's filters cannot be attached; trying again"
+                        );
                     }
                     self.bare.push(interface);
                 }

@@ -73,7 +73,7 @@ const MUCH: u64 = 1 << 20;
 const BATCH: usize = 4096;
 /// Number of naps without a record after which the agent sleeps.
 const NAPS_MAX: u32 = 10;
-/// Timeout of a requested stop: the node waits at most this long for the peer to be able to go on without it.
+/// Timeout of a requested stop: the node waits at most this long until the peer can go on without this node.
 const STOP_MAX: Duration = Duration::from_secs(5);
 /// The longest sleep. Bounded, because a wake-up between the last look and the sleep could be lost.
 const SLEEP_MAX: Duration = Duration::from_millis(10);

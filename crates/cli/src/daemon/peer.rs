@@ -38,8 +38,8 @@ const DATAGRAM_MAX: usize = 32 * 1024;
 const RECEIVE_MAX: usize = 64;
 /// Time between two warnings of the same kind.
 const WARN_EVERY: Duration = Duration::from_secs(10);
-/// Shortest time between two extra heartbeats for a new incarnation of the peer that has not proved itself yet. A replayed recording must
-/// not make this node send without limit.
+/// Shortest time between two extra heartbeats for an incarnation of the peer's agent that has not proved yet that it is new. A replayed
+/// recording must not make this node send without limit.
 const AGAIN_EVERY: Duration = Duration::from_millis(5);
 /// Time between two looks at this node's own addresses on the links, which may appear late.
 const ADDRESSES_EVERY: Duration = Duration::from_secs(1);
@@ -360,7 +360,7 @@ impl PeerLinks {
         }
     }
 
-    /// The messages that the channel has received. Its last packet came in by `interface`.
+    /// The messages that the channel has received. The channel's last packet came in by `interface`.
     fn take_from_channel(&mut self, interface: u32) -> Vec<PeerDatagram> {
         let mut arrivals = Vec::new();
         self.flush_channel(linux::clock::now());
@@ -496,8 +496,8 @@ impl PeerLinks {
         }
     }
 
-    /// Sends the heartbeat again at once. A new incarnation of the peer's agent needs this node's nonce to prove itself, and should not
-    /// have to wait for the next beat.
+    /// Sends the heartbeat again at once. A new incarnation of the peer's agent needs this node's nonce to prove that it is new, and should
+    /// not have to wait for the next beat.
     fn say_again(&self) {
         let mut word = self.said.word.lock().unwrap_or_else(PoisonError::into_inner);
         if word.again.is_none_or(|at| at.elapsed() >= AGAIN_EVERY) {

@@ -5,7 +5,7 @@ use linux::repair::{Pool, RestoreError};
 use proto::role::Role;
 use proto::service::Service;
 
-/// Maximum number of sockets kept ready for a takeover, per service. Enough for most services; each takes about 4 KB in the kernel.
+/// Maximum number of sockets kept ready for a takeover, per service. Enough for most services; each socket takes about 4 KB in the kernel.
 const POOL_MAX: usize = 4096;
 /// Divisor of the limit of open files: at most 1/4 may be sockets kept ready, because connections that are taken over need descriptors too.
 const POOL_SHARE: usize = 4;

@@ -30,7 +30,7 @@ impl Refusals {
                 tracing::warn!(
                     service,
                     connections = now - before,
-                    "programs on this node were refused: they bind another address than the node's own, or it has none"
+                    "programs on this node were refused: they bind another address than the node's own, or the node has none"
                 );
             }
         }

@@ -89,7 +89,8 @@ impl Replicas {
         Ok(())
     }
 
-    /// Writes input to a replica, then its end if `ends`. `None`: there is no such replica, or it takes nothing until epoll says so.
+    /// Writes input to a replica. If `ends`, the input ends there, so the stream is then shut down for writing. Returns `None` if there is
+    /// no such replica, or if the replica takes no input until epoll reports that it does.
     pub fn write<'a>(
         &mut self,
         service: ServiceIndex,
@@ -243,8 +244,8 @@ fn event(token: u64, readable: bool, writable: bool) -> EpollEvent {
     EpollEvent::new(flags, token)
 }
 
-/// Writes input, and its end if `ends`. Returns what was written, and whether that is all. Input that was spilled to a file is copied
-/// through `buffer`.
+/// Writes input. If `ends`, shuts down the stream for writing after the last byte. Returns what was written, and whether that is all. Input
+/// that was spilled to a file is copied through `buffer`.
 fn feed<'a>(
     stream: &mut TcpStream,
     input: impl Iterator<Item = LogPart<'a>>,
@@ -269,7 +270,7 @@ fn feed<'a>(
     Ok((Written { bytes, is_ended }, is_all))
 }
 
-/// Writes as many of `bytes` as the replica takes now. Returns whether these are all.
+/// Writes as many of `bytes` as the replica takes now. Returns whether it took all of them.
 fn write(stream: &mut TcpStream, mut bytes: &[u8], written: &mut u64) -> io::Result<bool> {
     while !bytes.is_empty() {
         match stream.write(bytes) {

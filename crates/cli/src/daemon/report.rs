@@ -286,8 +286,8 @@ pub fn restored(node: &Node, kernel: &LinuxKernel) -> RestoredConnections {
     }
 }
 
-/// All connections that this node knows: those in its table, then older ones, of which it has no log, then those that it relays. Relayed
-/// ones are left out if the node has a backup, because the backup has them on its wire.
+/// All connections that this node knows, in this order: those in its table, older connections (without a log), and relayed connections. If
+/// the node has a backup, relayed connections are left out, because they are on the backup's wire.
 pub fn connections(node: &Node, kernel: &LinuxKernel) -> Connections {
     let now = linux::clock::now();
     let mut connections = Vec::new();
@@ -326,8 +326,8 @@ pub fn connections(node: &Node, kernel: &LinuxKernel) -> Connections {
     Connections { connections }
 }
 
-/// Whether the connections that this node relays would end if this node failed. They would if this node has no backup, or if it is the
-/// backup itself and relays a dead worker's connections. Otherwise its backup has them on its wire.
+/// Whether the connections that this node relays would end if this node failed. This is so if this node has no backup, or if this
+/// node is the backup itself and relays a dead worker's connections. Otherwise these connections are on its backup's wire.
 fn ends_what_it_relays(node: &Node, now: Instant, index: ServiceIndex) -> bool {
     node.simplex(now, index).is_some() || node.service(index).role() == Role::Backup
 }

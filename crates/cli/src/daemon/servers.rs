@@ -70,8 +70,8 @@ impl Servers {
         self.deaths.as_fd()
     }
 
-    /// Whether a service's application was started again since its state was last copied. If so, [`Servers::watch`]
-    /// tells the node. Always false if its state is not copied.
+    /// Whether a service's application was started again since the last [`Servers::watch`]. The next call tells the node,
+    /// unless the node serves the service. Always false if the application's state is not copied.
     pub fn has_restarted(&mut self, service: ServiceIndex) -> bool {
         let application = &mut self.applications[usize::from(service)];
         if application.listeners.is_some() {

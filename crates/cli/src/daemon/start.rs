@@ -11,7 +11,7 @@ use crate::lock::Lock;
 pub struct Start<'a> {
     /// The configuration.
     pub config: &'a Config,
-    /// The file that holds it.
+    /// The configuration's file.
     pub file: &'a Path,
     /// Whether this node serves alone if the peer is not heard.
     pub without_peer: bool,

@@ -1,5 +1,5 @@
-//! Runs the operator's hook that copies state to a replica's server (`state_sync`). Each service's hook has a thread beside the agent,
-//! which makes one run at a time. `proto::state_sync` decides when the hook runs, and what follows when the run ends.
+//! Runs the operator's hook that copies state to a replica's server (`state_sync`). Each service's hook has a separate thread, which
+//! executes one run at a time. `proto::state_sync` decides when the hook runs, and what follows when the run ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,7 +60,7 @@ impl StateSyncs {
                         tracing::error!(
                             service = name,
                             why,
-                            "the replica's server may still be a copy of the peer's"
+                            "the hook's abandon phase failed; the replica's server may still replicate the peer's server"
                         );
                     }
                     let _ = sender.send((run.service, run.number, outcome)); // fails only if the agent has ended

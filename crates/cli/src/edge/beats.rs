@@ -4,8 +4,8 @@
 //! exactly the way of the flows. Each string has its own sealer and opener: the frames' tags ([`frame`]) cover the string's name, so a
 //! heartbeat that somebody repeats on another string is refused.
 //!
-//! For each string a separate thread sends, at real-time priority, because a port whose queue is full must not delay the others'
-//! heartbeats. The thread repeats the agent's last heartbeat for at most `agent_timeout_ms`.
+//! Each string has a thread that sends its heartbeats, at real-time priority. So a port whose queue is full does not delay the heartbeats
+//! of other strings. The thread repeats the agent's last heartbeat for at most `agent_timeout_ms`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -228,7 +228,8 @@ impl LastBeat {
         self.word.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends the heartbeat in a rhythm, and news at once, until the agent is gone or silent.
+    /// Runs the thread. Sends the last heartbeat every `rhythm`, and news at once. Sends nothing while the last heartbeat is older than
+    /// `patience`.
     fn repeat(&self, sender: &mut StringSender, rhythm: Duration, patience: Duration) {
         let mut due = Instant::now();
         let mut word = self.lock();
@@ -316,7 +317,7 @@ fn next_hop(string: &StringSettings) -> IpAddr {
     .expect("the configuration requires it")
 }
 
-/// A socket that takes the heartbeats of a string, and only those that come by its port.
+/// A socket for the heartbeats of a string. It receives only datagrams that arrive at the string's port.
 fn receiver(string: &StringSettings, port: u16) -> io::Result<UdpSocket> {
     let address = SocketAddr::new(string.address, port);
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM.nonblocking(), None)?;

@@ -1,4 +1,4 @@
-//! Whether this machine and its network agree with the configuration of an edge.
+//! Checks whether this machine and its network agree with the configuration of an edge.
 
 use std::fs;
 use std::path::Path;
@@ -83,7 +83,7 @@ fn address_problem(interface: &Interface, string: &StringSettings) -> Option<Str
     })
 }
 
-/// With a strict reverse-path filter, the kernel drops the other edge's heartbeats unless a route to it leads through this string.
+/// With a strict reverse-path filter, the kernel drops the other edge's heartbeats unless a route to their source leads through the string.
 fn filter_problem(interface: &Interface, string: &StringSettings) -> Option<String> {
     let filter = |name: &str| {
         let path = format!("/proc/sys/net/ipv4/conf/{name}/rp_filter");

@@ -23,7 +23,7 @@ use proto::packet::Checksum;
 use crate::bounded::{self, CommandOutcome, LatePolicy};
 use crate::config::{EdgeSettings, PortSettings};
 
-/// How long the command may take. One that takes longer is killed and run again.
+/// How long the operator's command may take. A command that takes longer is killed and run again.
 const COMMAND_MAX: Duration = Duration::from_secs(10);
 /// Pause before a command that failed is run again.
 const COMMAND_PAUSE: Duration = Duration::from_millis(500);
@@ -37,7 +37,7 @@ const LINKS_EVERY: Duration = Duration::from_millis(200);
 const RING_BYTES: u32 = 16 << 20;
 const WARN_EVERY: Duration = Duration::from_secs(10);
 
-/// File in the state directory by which commands know that the daemon here is an edge's. It lists the ports.
+/// File in the state directory that lists the edge's ports. If the file exists, commands take the directory for an edge's.
 const PORTS_FILE: &str = "edge.json";
 
 /// Whether the state directory is that of an edge.
@@ -209,7 +209,7 @@ impl EdgeKernel {
             let v6 = string.next_hop_v6.map(IpAddr::from);
             for next_hop in v4.into_iter().chain(v6) {
                 let injector = &self.injectors[index];
-                // Without an answer the last known address stays: a dead node does not need a better one.
+                // Without an answer, the last known address stays. It does no harm: the node is dead, or still has this address.
                 if let Ok(Some(link)) = injector.link_address(next_hop) {
                     self.wire
                         .set_link(index, next_hop.is_ipv6(), injector.own(), link);
@@ -368,7 +368,7 @@ impl EdgeKernel {
         }
     }
 
-    /// One sample for each string. If the data path cannot be read, nothing was measured.
+    /// One sample for each string. Empty if the data path cannot be read.
     fn measure(&mut self) -> Vec<TrafficSample> {
         let mut samples = Vec::new();
         for string in 0..self.settings.strings.len() {
@@ -388,7 +388,7 @@ impl EdgeKernel {
         samples
     }
 
-    /// Runs the operator's command beside the agent. Its string is in `STEADFAST_STRING`.
+    /// Runs the operator's command beside the agent. The string's name is in `STEADFAST_STRING`.
     fn run_command(&self, string: usize) {
         let (command, name) = (
             self.settings.failover_command.clone(),

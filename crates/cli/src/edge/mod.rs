@@ -42,8 +42,9 @@ struct EdgeAgent<'a> {
     is_busy: bool,
 }
 
-/// Runs the edge until SIGTERM or SIGINT, then takes the data path away: packets follow ordinary routes. SIGUSR2 ends the
-/// process, too, if `can_succeed` finds that a successor could go on. Then the data path stays for the successor.
+/// Runs the edge until SIGTERM or SIGINT, then takes the data path away: packets follow ordinary routes. SIGUSR2 ends this
+/// function, too, if `can_succeed` finds that a successor could go on. Then the data path stays, and the caller executes the
+/// successor in the same process.
 ///
 /// # Errors
 /// The step of the start or of the cleanup that failed.
@@ -56,7 +57,7 @@ pub fn run(settings: &EdgeSettings, can_succeed: impl Fn() -> Result<(), String>
     if let Err(error) = linux::process::take_precedence() {
         tracing::warn!(%error, "the edge runs at ordinary priority: false alarms are more likely");
     }
-    // The data path comes last: if another step fails, no pins are left.
+    // The data path comes after the steps that are likely to fail, so a failed start rarely leaves pins.
     let beats = Beats::open(settings)?;
     let (server, asker, calls) = control::ControlServer::open(&settings.state_dir, wakeup.waker())?;
     if let Some(metrics) = &settings.metrics {
@@ -101,9 +102,9 @@ pub fn run(settings: &EdgeSettings, can_succeed: impl Fn() -> Result<(), String>
 /// Why the daemon has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EdgeEnd {
-    /// It was told to stop.
+    /// The daemon was told to stop.
     Stopped,
-    /// The program at its path is to take its place.
+    /// The program file that is now at this program's path is to take over.
     Succeeded,
 }
 
@@ -163,7 +164,8 @@ impl EdgeAgent<'_> {
             self.edge.handle_command(now, string, succeeded);
         }
         for string in 0..self.settings.strings.len() {
-            // The first look may see packets that left before this agent's start. The switch ignores them: no heartbeat is late yet.
+            // The first look may see packets that left before this agent's start. The switch ignores them: leaving packets count only while
+            // a heartbeat is late, and none is late yet.
             if self.kernel.has_left(string) {
                 self.edge.handle_leaving(now, string);
             }

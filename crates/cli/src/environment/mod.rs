@@ -15,18 +15,18 @@ use crate::config::{ArbiterSettings, Config, NodeRole, ServiceSettings};
 use crate::daemon::accepts;
 pub use findings::Findings;
 
-/// How long neighbours may take to answer. RFC 5227's probing takes about as long, and a neighbour that is there answers in a
-/// millisecond.
+/// How long neighbours may take to answer. A neighbour that is there answers in a millisecond. Three questions fit into this
+/// time.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// Ways out when the peer does not answer; the end of an error message.
-const PEER_ALLOWED: &str = "allowed: the peer's address, with the peer switched on, or the option --without-peer to serve alone what \
-                            this node is the primary of";
+const PEER_ALLOWED: &str = "allowed: the address of a peer that is switched on; or start with --without-peer: this node then serves \
+                            alone the services of which it is the primary";
 
 /// Whether the peer must answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerMust {
-    /// It must: an address that nobody has is an error.
+    /// The peer must answer: a peer address that nobody has is an error.
     Answer,
     /// The node starts alone on purpose.
     Nothing,
@@ -232,15 +232,15 @@ impl Check<'_> {
                 .filter(|interface| interface.mac.is_some())
                 .map(|interface| interface.name.as_str())
                 .collect();
-            let allowed = if names.is_empty() {
-                "none is there".to_owned()
+            let hint = if names.is_empty() {
+                "this machine has no Ethernet interface".to_owned()
             } else {
-                names.join(", ")
+                format!("allowed: {}", names.join(", "))
             };
             self.problem(
                 index,
                 "interface",
-                format!("there is no interface {name:?}; allowed: {allowed}"),
+                format!("there is no interface {name:?}; {hint}"),
             );
             return Ok(None);
         };
@@ -299,7 +299,7 @@ impl Check<'_> {
             .any(|service| service.role == NodeRole::Primary);
         if fence.delay.is_zero() && is_primary {
             let what = "is 0 on a node that is a primary: if the nodes do not hear each other, each may fence the \
-                        other; allowed: on one of the two nodes, longer than the command takes";
+                        other; allowed: on one of the two nodes, a delay that is longer than the fence command takes";
             let warning = self.config.problem("fence.delay_ms", what.to_owned());
             self.findings.warnings.push(warning);
         }
@@ -378,8 +378,8 @@ impl Check<'_> {
         let ServiceSettings { application, .. } = service;
         if listeners.contains(&vip) && !reached(*application) {
             let what = format!(
-                "the application listens on {vip} only; relayed connections reach it at {application}: allowed: a \
-                 listener there too, or on all addresses"
+                "the application listens on {vip} only, but relayed connections go to {application}; allowed: a \
+                 listener there too, or one on all addresses"
             );
             self.problem(index, "application", what);
         } else if !reached(*application) {
@@ -394,7 +394,7 @@ impl Check<'_> {
         }
     }
 
-    /// The peer must answer on a link of `[peer]`. A node can start while another link is cut.
+    /// The peer must answer on at least one link of `[peer]`. A node can start while the other links are cut.
     fn links(&mut self, links: &[CheckedLink<'_>], answers: &NeighbourAnswers) {
         let silence = |link: &CheckedLink<'_>| {
             let peer = link.address;

@@ -237,7 +237,7 @@ fn sent_again(page: &MetricsPage, status: &EdgeStatus) {
     let strings = &status.strings;
     page.counter(
         "steadfast_edge_resent_packets_total",
-        "Packets that were sent again: entering, into the string; leaving, to the outside, for the string's flows.",
+        "Packets from the string's cache that were sent again: entering, into strings; leaving, to the outside.",
         &["string", "direction"],
         strings.iter().flat_map(|string| {
             [
@@ -257,8 +257,8 @@ fn sent_again(page: &MetricsPage, status: &EdgeStatus) {
     );
     page.count_each_string(
         "steadfast_edge_left_to_senders_total",
-        "Cached packets that were not sent again, because they were beyond the cap on windows or the next string failed, too. \
-         Their senders repeat them.",
+        "Cached packets that were not sent again, because they exceed the cap on windows, or because the string to which \
+         their flows were moved failed, too. Their senders repeat them.",
         strings,
         |string| string.left_to_senders,
     );

@@ -170,7 +170,7 @@ fn what_is_not_known_has_no_sample() {
     );
 }
 
-/// An edge whose string a has failed. Its windows are capped.
+/// An edge whose string a has failed. The windows on string b are capped.
 fn an_edge() -> EdgeStatus {
     let counters = [
         ("entering_packets", 700),

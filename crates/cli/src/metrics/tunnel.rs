@@ -83,7 +83,7 @@ fn whole(page: &MetricsPage, status: &TunnelStatus) {
     );
     page.counter(
         "steadfast_tunnel_events_total",
-        "Packets and chunks that were dropped, by reason, and system calls.",
+        "Counts of packets, chunks, calls and system calls, by event.",
         &["event"],
         status
             .counters
@@ -96,13 +96,13 @@ fn connections(page: &MetricsPage, status: &TunnelStatus) {
     let open = status.associations.iter().map(|one| one.connections).sum();
     page.gauge(
         "steadfast_tunnel_connections",
-        "Connections with a program at this end.",
+        "Open connections between the tunnel and local programs.",
         &[],
         [(vec![], number(open))],
     );
     page.gauge(
         "steadfast_tunnel_connections_limit",
-        "Most connections of an association at a time.",
+        "Maximum number of connections that an association can have at a time.",
         &[],
         [(vec![], number(status.connections_limit))],
     );
@@ -168,7 +168,7 @@ fn measures(page: &MetricsPage, paths: &[LabelledPath<'_>]) {
     );
     page.each_path(
         "steadfast_tunnel_path_mtu_bytes",
-        "Size of packets, with all headers.",
+        "Largest packet that is known to fit, with all headers.",
         paths,
         |path| Some(number(path.mtu)),
     );

@@ -12,7 +12,7 @@ use super::poller::Readiness;
 
 /// Maximum number of pieces that one system call writes.
 const PIECES: usize = 64;
-/// Pieces below this size are joined while they wait. Each piece takes some memory besides its bytes, which no window counts.
+/// Pieces below this size are joined while they wait. Each piece takes some memory besides its bytes, and no window counts this memory.
 const SMALL: usize = 4096;
 
 /// A socket, and the data that it has not taken yet.

@@ -1,4 +1,5 @@
-//! The daemon of a tunnel: `steadfast tunnel` (docs/tunnel.md). One loop between sockets, `proto::sctp` and `proto::tunnel`.
+//! The daemon of a tunnel: `steadfast tunnel` (docs/tunnel.md). One loop connects the TCP sockets, `proto::tunnel`,
+//! `proto::sctp` and the SCTP sockets.
 
 mod link;
 mod poller;
@@ -60,14 +61,15 @@ struct TunnelDaemon<'a> {
     poller: TunnelPoller,
     reception: TunnelReception,
     totals: TunnelTotals,
-    /// Number of calls without the key that the log has reported, and the earliest time of its next report.
+    /// Number of calls without the key that the log has reported.
     strangers_told: u64,
+    /// Earliest time of the log's next report of such calls.
     warns_at: Instant,
     /// Questions of operators and of the metrics. `None`: the tunnel has no name.
     calls: Option<Receiver<Call>>,
 }
 
-/// File in the state directory that marks it as a tunnel's.
+/// File that marks a state directory as a tunnel's.
 const MARK: &str = "tunnel";
 
 /// Whether the state directory is that of a tunnel.
@@ -78,7 +80,7 @@ pub fn is_tunnel(state_dir: &Path) -> bool {
 /// Removes the mark of a tunnel.
 ///
 /// # Errors
-/// If it is there and cannot be removed.
+/// If the mark is there and cannot be removed.
 pub fn leave_nothing(state_dir: &Path) -> io::Result<()> {
     match std::fs::remove_file(state_dir.join(MARK)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -138,7 +140,7 @@ pub fn run(settings: &TunnelSettings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the control socket and the port for metrics, if the tunnel has a name. Marks its state directory.
+/// Opens the control socket and the port for metrics, if the tunnel has a name. Marks the tunnel's state directory.
 fn open_control(
     settings: &TunnelSettings,
     wakeup: &Wakeup,

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use proto::tunnel::TunnelRole;
 use snow::{Builder, HandshakeState, StatelessTransportState};
 
-/// Pattern and primitives.
+/// Noise pattern and cryptographic primitives.
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// Prologue of the handshake. The handshake fails if the ends' prologues differ.
 const PROLOGUE: &[u8] = b"steadfast tunnel 1";
@@ -44,7 +44,7 @@ impl Seal {
     /// The seal of an association with streams 0 to `streams`. Returns the first message of the handshake, if this end begins.
     ///
     /// # Errors
-    /// If `snow` refuses the pattern or the key, which it does not.
+    /// If `snow` refuses the pattern or the key. Neither is expected.
     pub fn new(
         key: Option<&TunnelKey>,
         role: TunnelRole,

@@ -34,13 +34,13 @@ pub struct TunnelFile {
     pub key_file: Option<PathBuf>,
     /// Services.
     pub service: Vec<TunnelService>,
-    /// Most connections at a time.
+    /// Maximum number of connections at a time.
     pub connections: Option<u16>,
     /// Kibibytes of a connection that its program may leave unread.
     pub window_kb: Option<u32>,
     /// Largest IP packet of the local links.
     pub mtu: Option<u32>,
-    /// Milliseconds between heartbeats that find failures fast; 3 missed ones are a failure. 0: only timeouts find failures.
+    /// Milliseconds between heartbeats that find failures fast; 3 missed heartbeats are a failure. 0: only timeouts find failures.
     pub watch_ms: Option<u64>,
     /// Least retransmission timeout, milliseconds.
     pub rto_min_ms: Option<u64>,
@@ -48,7 +48,7 @@ pub struct TunnelFile {
     pub path_max_retrans: Option<u32>,
     /// How data leaves a path, and returns to it.
     pub failover: Option<TunnelFailover>,
-    /// Timeouts of the primary path in a row after which data stays away for good (CPT). Only the dormant policies have it.
+    /// Number of timeouts in a row after which data leaves the primary path for good (CPT). Only the dormant policies have it.
     pub change_over: Option<u32>,
     /// Metrics for Prometheus.
     pub metrics: Option<TunnelMetrics>,
@@ -61,11 +61,11 @@ pub enum TunnelFailover {
     /// Data leaves a failed path and returns when the path answers. If all paths have failed, each timeout moves the data to the next path.
     #[default]
     DormantHop,
-    /// The same, but if all paths have failed, data stays on the path that failed last.
+    /// As `DormantHop`, but if all paths have failed, data stays on the path that failed last.
     DormantLastDest,
-    /// The same, but if all paths have failed, data returns to the primary path.
+    /// As `DormantHop`, but if all paths have failed, data returns to the primary path.
     DormantPrimary,
-    /// Data leaves at the first timeout (paper, Figure 13).
+    /// Data leaves a path at its first timeout (paper, Figure 13).
     Proposed,
     /// A path with errors gets no data while another path has no errors (RFC 7829).
     PotentiallyFailed,
@@ -119,7 +119,7 @@ pub struct TunnelSettings {
     /// The directory of its lock and its control socket. `None` if the file sets neither a name nor a state directory: then the tunnel has
     /// no control socket.
     pub state_dir: Option<PathBuf>,
-    /// The address at which metrics are served, if they are.
+    /// The address at which metrics are served; `None` if the table is absent.
     pub metrics: Option<SocketAddr>,
     /// Role of this end.
     pub role: TunnelRole,
@@ -135,7 +135,7 @@ pub struct TunnelSettings {
     pub key: Option<[u8; 32]>,
     /// Services, each with the address at which this end listens (opening end) or to which it connects (serving end).
     pub services: Vec<(String, SocketAddr)>,
-    /// Most connections of an association.
+    /// Maximum number of connections that an association can have at a time.
     pub connections: u16,
     /// Bytes of a connection that its program may leave unread.
     pub window: u32,

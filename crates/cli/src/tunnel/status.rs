@@ -11,7 +11,7 @@ use crate::control::{
     CounterStatus, TunnelAssociationStatus, TunnelPathStatus, TunnelServiceStatus, TunnelStatus,
 };
 
-/// Counts of associations that have ended, and of clients without one.
+/// Counts of associations that have ended, and of clients that were refused.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TunnelTotals {
     pub sessions: SessionCounts,

@@ -172,7 +172,7 @@ fn free() -> SocketAddr {
         .expect("a free port")
 }
 
-/// Waits until `holds`.
+/// Waits until `holds` returns true.
 ///
 /// # Panics
 /// If this takes longer than [`FORGOTTEN`]. The message names `what`.

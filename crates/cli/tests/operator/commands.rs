@@ -103,8 +103,8 @@ fn the_peer_must_answer() {
     lan.peer.ip("link set eth0 down");
     let sentence = |address| {
         format!(
-            "no answer from {address} on eth0 within 1s; allowed: the peer's address, with the peer switched on, or \
-             the option --without-peer to serve alone what this node is the primary of"
+            "no answer from {address} on eth0 within 1s; allowed: the address of a peer that is switched on; or start \
+             with --without-peer: this node then serves alone the services of which it is the primary"
         )
     };
     let lines = [
@@ -235,9 +235,9 @@ fn addresses_must_fit_this_node() {
         "peer_address = \"2001:db8::2\"",
         &[
             "s.toml:24: service[1].peer_address: 2001:db8::2 is this node's own, on eth0; allowed: the peer's address",
-            "s.toml:24: service[1].peer_address: no answer from 2001:db8::2 on eth0 within 1s; allowed: the peer's \
-             address, with the peer switched on, or the option --without-peer to serve alone what this node is the \
-             primary of",
+            "s.toml:24: service[1].peer_address: no answer from 2001:db8::2 on eth0 within 1s; allowed: the address of a \
+             peer that is switched on; or start with --without-peer: this node then serves alone the services of \
+             which it is the primary",
         ],
     );
 }
@@ -362,8 +362,8 @@ fn a_listener_on_the_vip_only_is_refused() {
         "",
         "",
         &[
-            "s.toml:9: service[0].application: the application listens on 10.0.0.100:80 only; relayed connections reach \
-           it at 127.0.0.1:80: allowed: a listener there too, or on all addresses",
+            "s.toml:9: service[0].application: the application listens on 10.0.0.100:80 only, but relayed connections \
+           go to 127.0.0.1:80; allowed: a listener there too, or one on all addresses",
         ],
     );
     let file = lan.config("", "");
@@ -537,7 +537,7 @@ fn a_running_node_is_shown() {
         outcome.output
     };
     assert!(ask("status", &[]).starts_with(
-        "node sf-test-node, peer sf-test-peer at 10.0.0.3: alive, never heard of, not\n    authenticated\n"
+        "node sf-test-node, peer sf-test-peer at 10.0.0.3: alive, no heartbeat yet, not\n    authenticated\n"
     ));
     let json = "{\"node\":\"sf-test-node\",\"peer\":{\"name\":\"sf-test-peer\",\"address\":\"10.0.0.3\",\"alive\":true,\
                 \"heartbeat_age_ns\":null,\"authenticated\":false,\"links\":[],\"refused\":{}},\"services\":[],\"rings\":{\"connections\":{\"fill_bytes\":0,\"size_bytes\":0},\
@@ -644,7 +644,7 @@ fn a_live_node_is_not_cleaned_up() {
     let _daemon = Lock::take(&lan.state_dir(), lock::DAEMON).unwrap();
     let outcome = lan.with_config("cleanup", &lan.config("", ""));
     let sentence = format!(
-        "steadfast: node sf-test-node is alive, process {}: stop that first\n",
+        "steadfast: node sf-test-node is alive, process {}: stop it first\n",
         std::process::id()
     );
     assert_eq!((outcome.code, outcome.errors), (2, sentence));

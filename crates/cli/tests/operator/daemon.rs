@@ -1,4 +1,5 @@
-//! Two nodes run, show their status, and leave the network as they found it.
+//! Runs the daemons of a pair, for all tests of this program. The tests of this file check metrics, the hook `on_deposed`, a failed link, a
+//! regular stop, and `cleanup` after a kill.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Permissions};

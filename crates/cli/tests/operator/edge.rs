@@ -414,7 +414,7 @@ fn refuse_an_upgrade(network: &EdgeNetwork, r1: &RunningEdge<'_>) {
     r1.wait_for(["up", "up"]);
 }
 
-/// Edges without a common key refuse each other's heartbeats, and forward.
+/// Edges without a common key refuse each other's heartbeats, but still forward packets.
 fn give_another_key(network: &EdgeNetwork) {
     network.key("other", "8");
     let (r1, r2) = (network.start(0), network.start_with(1, "/key\"", "/other\""));
@@ -434,7 +434,7 @@ fn forge_heartbeats(network: &EdgeNetwork, r1: &RunningEdge<'_>) {
         own.send_to(datagram, R1_HEARTBEATS).unwrap();
     }
     let forged = network.nodes[1].run(socket_of_r2);
-    // A heartbeat of the highest possible sequence number that declares failures of both strings, without a tag and with a wrong one.
+    // Two heartbeats with the highest possible sequence number declare both strings failed. One has no tag, one has a wrong tag.
     let strings = ["a", "b"].map(|name| {
         format!(r#"{{"name":"{name}","epoch":1000,"is_usable":false,"is_heard":false,"is_steady":false}}"#)
     });

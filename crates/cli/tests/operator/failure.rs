@@ -1,4 +1,4 @@
-//! If the network of one service can no longer be set up, only this service fails.
+//! If the network of one service can no longer be set up, only this service fails. A router that replaces another is asked in its place.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! A node, its peer and a stranger on one LAN, each in a network namespace of its own.
+//! A node, its peer and a stranger on one LAN, each in a network namespace of its own, and commands that run `steadfast` there.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -151,9 +151,9 @@ impl OperatorLan {
         self.plug_in_second(&self.peer, 3);
     }
 
-    /// Makes the `eth1` of a node, whose address ends in `last`. A new `eth1` has the MAC address of the old one, as a card has. Linux does
-    /// not replace the MAC address of a neighbour within a second of learning it (`locktime`), so the test would wait for a stale entry to
-    /// expire.
+    /// Makes the `eth1` of a node. The interface's IP address ends in `last`. A new `eth1` has the MAC address of the old one, as a network
+    /// card keeps its address. With another MAC address, the test would wait for a stale neighbour entry to expire: Linux does not replace
+    /// the MAC address of a neighbour within a second of learning it (`locktime`).
     pub fn plug_in_second(&self, namespace: &HostNamespace, last: u8) {
         let there = namespace.path();
         self.stranger.ip(&format!(

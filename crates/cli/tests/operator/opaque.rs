@@ -1,4 +1,4 @@
-//! Connections that are not HTTP are served but not protected, and the backup shows the reason.
+//! Connections that are not HTTP are served but not protected, and the backup shows the reason. They end with a RST if their worker dies.
 
 use std::io::{BufRead, BufReader, ErrorKind, Lines, Read, Write};
 use std::net::{TcpListener, TcpStream};

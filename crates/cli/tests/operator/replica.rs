@@ -1,5 +1,5 @@
-//! Connections with a replica. In some tests one side has closed when the primary loses its power, and the replica continues the
-//! connection. In other tests the replica is behind. These tests check the status and the log.
+//! Connections with a replica. In some tests, one side has closed when the primary loses its power, and the replica continues the
+//! connection. In other tests, the replica is behind, or its server was started again.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -1,4 +1,5 @@
-//! An agent that fails to start changes nothing. The next agent must know for how long no agent was running.
+//! An agent that fails to start changes nothing. The next agent must know for how long no agent was running. An agent goes on when nobody
+//! reads its messages (stderr).
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -79,7 +80,7 @@ fn starts_that_fail_do_not_hide_how_long_the_primary_was_without_an_agent() {
     let occupant = occupy(&lan.node);
     let until = Instant::now() + PATIENCE;
     while !two.ask("status").output.contains("\"state\":\"sole\"") {
-        assert!(Instant::now() < until, "the backup takes over");
+        assert!(Instant::now() < until, "the backup has not taken over in time");
         fail_to_start(&mut one);
     }
     client.write_all(ASK).unwrap(); // the keeper connects to the application only when it has input
@@ -105,7 +106,7 @@ fn starts_that_fail_do_not_hide_how_long_the_primary_was_without_an_agent() {
     exchange(&mut client, &mut accept(&listeners[0]));
 }
 
-/// The wire's agent fails to start, so nothing reads the log, and packets pass unlogged when it is full.
+/// The wire's agent fails to start, so nothing reads the wire's packet log. Packets pass unlogged when the packet log is full.
 #[test]
 fn starts_that_fail_do_not_keep_a_full_log_closed() {
     let Some(lan) = OperatorLan::new("starts_that_fail_do_not_keep_a_full_log_closed") else {
@@ -137,7 +138,7 @@ fn starts_that_fail_do_not_keep_a_full_log_closed() {
         while !whole.is_finished() {
             fail_to_start(&mut two);
         }
-        assert_eq!(whole.join().unwrap(), Ok(()), "the reply passes");
+        assert_eq!(whole.join().unwrap(), Ok(()), "the reply has not passed");
     });
     drop(occupant);
     two.start_again();
@@ -146,7 +147,7 @@ fn starts_that_fail_do_not_keep_a_full_log_closed() {
     });
 }
 
-/// A pair whose second node starts again with another log, works, and ends when it is told to.
+/// Starts the second node's agent again with its stderr connected to `log`. The pair must work, and the agent must end when it is told to.
 fn log_to(test: &str, nodes: &str, log: Stdio, meanwhile: impl FnOnce()) {
     let Some(lan) = OperatorLan::new(test) else {
         return;
@@ -165,7 +166,7 @@ fn log_to(test: &str, nodes: &str, log: Stdio, meanwhile: impl FnOnce()) {
     assert!(status.success(), "{status}");
 }
 
-/// The reader of the agent's stderr has died, for example the journal, so each write to the log fails.
+/// The reader of the agent's stderr (for example the journal) has died, so each write to stderr fails.
 #[test]
 fn an_agent_whose_log_has_lost_its_reader_goes_on() {
     let (reader, log) = io::pipe().unwrap();

@@ -416,7 +416,7 @@ fn a_reader_that_stops_blocks_only_its_own_connection() {
         std::mem::replace(&mut last, now) == now && now > 0
     });
     ask(&mut other, "after");
-    // Windows, the association's two buffers of 4 MiB, and as much again for the allocator.
+    // 1 MiB of window for each stalled connection, the association's two buffers of 4 MiB each, and this sum again for the allocator.
     let bound = (2 * (STALLED as u64 + 8)) << 20;
     for (end, before) in [&near, &far].into_iter().zip(before) {
         let grown = end.memory().saturating_sub(before);
@@ -525,7 +525,7 @@ fn what_an_end_loses_is_reset_and_new_connections_work() {
     );
 }
 
-/// The near end is behind a translator of addresses that forgets its mapping.
+/// The near end is behind a NAT that forgets its mapping.
 #[test]
 fn a_peer_that_comes_back_from_another_port_is_followed() {
     let Some(network) = TunnelNetwork::new("a_peer_that_comes_back_from_another_port_is_followed") else {
@@ -707,7 +707,7 @@ fn scrape(near: &RunningTunnel<'_>) {
     }
 }
 
-/// Without free descriptors clients wait, the tunnel does not spin, and its log has one line about it.
+/// While there are no free descriptors, clients wait, the tunnel does not spin, and its log has one line about the failure.
 #[test]
 fn clients_wait_while_there_are_no_descriptors() {
     let Some(network) = TunnelNetwork::new("clients_wait_while_there_are_no_descriptors") else {

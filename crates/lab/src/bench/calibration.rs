@@ -1,4 +1,5 @@
-//! Speed of this machine at the time of the benchmark. The benchmark's absolute times cannot be compared with others without this speed.
+//! Speed of this machine at the time of the benchmark. Only with this speed can the benchmark's absolute times be compared with the times
+//! of other runs.
 
 use std::time::Instant;
 

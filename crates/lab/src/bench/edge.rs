@@ -116,8 +116,8 @@ struct EdgeBenchReport {
 /// Share of the new flows' packets that edges may lose, in addition to the share that the kernel loses. It is not zero, because the
 /// generator overruns queues on a busy machine.
 const LOST_MAX: f64 = 0.001;
-/// The same for packets that are sent as fast as possible. A lost packet costs less CPU time, so a variant that loses more packets would
-/// only seem cheaper.
+/// As [`LOST_MAX`], for packets that are sent as fast as possible. A lost packet costs less CPU time, so a variant that loses more packets
+/// would only seem cheaper.
 const LOST_AT_ONCE_MAX: f64 = 0.02;
 
 /// Maximum CPU time of one variant, as a multiple of the kernel's CPU time for forwarding.

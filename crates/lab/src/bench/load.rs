@@ -1,5 +1,5 @@
-//! The two ends of the bulk load: a client that downloads or uploads once, and a sink that takes uploads. Both are as plain and
-//! cheap as possible, so that the cost of the path between them shows.
+//! The two ends of the bulk load: a client that downloads or uploads once, and a sink that takes uploads. Both ends take as little CPU time
+//! as possible, so that the cost of the path between them shows. A third command only keeps a CPU busy.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! One measurement: runs a load and reads the CPU time of the whole machine before and after it.
+//! Measures bulk transfers, with the CPU time that the whole machine spends meanwhile, and small requests (wrk).
 
 use std::net::SocketAddr;
 

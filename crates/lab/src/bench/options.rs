@@ -1,10 +1,10 @@
-//! The options that all benchmarks have.
+//! The options that several benchmarks share.
 
 use clap::Args;
 
 use crate::run::DaemonOption;
 
-/// Options that all benchmarks share.
+/// Options that `bench edge`, `bench pair` and `bench scale` share.
 #[derive(Clone, Debug, Args)]
 pub struct BenchRunOptions {
     /// Rounds; each measures every variant once, in changing order. Medians are reported.

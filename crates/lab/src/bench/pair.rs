@@ -1,4 +1,4 @@
-//! `bench pair`: the pair against plain forwarding through the same box.
+//! `bench pair`: compares a service that a pair protects with the same service behind a node that only forwards packets.
 
 use std::path::Path;
 
@@ -31,8 +31,8 @@ const REQUEST_SECONDS: u32 = 2;
 const IDLE_CONNECTIONS: u32 = 500;
 const SEED: u64 = 1;
 
-/// Throughput, CPU time, request rate and latency of a protected service against the same service behind a box that
-/// merely forwards, and how long a takeover takes.
+/// Compare throughput, CPU time, request rate and latency of a protected service with those of the same service behind a node that only
+/// forwards packets. Also measure how long a takeover takes.
 ///
 /// Client, router and both nodes share this machine, and both variants take turns in every round; only the ratios mean
 /// something. nginx serves downloads and small requests (wrk), a sink of our own takes uploads.
@@ -89,7 +89,7 @@ struct Samples {
     download: Vec<Bulk>,
     upload: Vec<Bulk>,
     requests: Vec<Requests>,
-    /// For each shape: download and upload, in 10⁹ bytes per second.
+    /// For each rate of [`SHAPES_MBIT`]: downloads and uploads, in 10⁹ bytes per second.
     shaped: [[Vec<f64>; 2]; SHAPES_MBIT.len()],
 }
 

@@ -16,22 +16,22 @@ use tempfile::NamedTempFile;
 
 use crate::run::{LabOutcome, conclude};
 
-/// The hidden subcommand that runs a program and reports what it used.
+/// The hidden subcommand that runs a program and reports the program's CPU time and peak memory.
 pub const MEASURE: &str = "bench-measure";
-/// The hidden subcommand that runs our simulator.
+/// The hidden subcommand that runs TCP transfers in our simulator.
 pub const DUMBBELL: &str = "bench-dumbbell";
 
 /// The hidden subcommand that runs one transfer over SCTP in our simulator.
 pub const SCTP: &str = "bench-sctp";
 
-/// Promised minimum: our packets per CPU second divided by ns-2's.
+/// Promised minimum for the TCP transfers: our packets per CPU second divided by ns-2's.
 const RATIO_MIN: f64 = 5.0;
 const DUMBBELL_TCL: &str = include_str!("dumbbell.tcl");
-/// Promised minimum for one transfer of 80 MiB over SCTP: ns-2's CPU time divided by ours.
+/// Promised minimum for one transfer of 80 MiB over SCTP: our packets per CPU second divided by ns-2's.
 const SCTP_RATIO_MIN: f64 = 3.0;
 const SCTP_TCL: &str = include_str!("sctp.tcl");
 
-/// Simulate the same bulk transfer with ns-2 and here, and compare CPU time and memory.
+/// Simulate the same bulk transfers with ns-2 and with our simulator, and compare CPU time and memory.
 #[derive(Clone, Debug, Args)]
 pub struct SimBenchOptions {
     /// Rounds; each runs both simulators once, in changing order. The report has the median CPU time and the highest
@@ -99,9 +99,9 @@ struct SctpCost {
 #[derive(Clone, Copy, Debug, Serialize)]
 struct SimBenchReport {
     ok: bool,
-    /// Simulated data packets per CPU second, as a multiple of ns-2's.
+    /// For the TCP transfers: simulated data packets per CPU second, as a multiple of ns-2's.
     ratio_vs_ns2: f64,
-    /// The same for one transfer over SCTP.
+    /// For one transfer over SCTP: simulated data packets per CPU second, as a multiple of ns-2's.
     sctp_ratio_vs_ns2: f64,
     peak_rss_bytes: PeakRss,
     steadfast: SimulatorCost,
@@ -147,7 +147,7 @@ fn script(text: &str) -> Result<NamedTempFile> {
     Ok(script)
 }
 
-/// Runs both simulators once per round, in changing order. Returns what ours and theirs used.
+/// Runs both simulators once per round, in changing order. Returns the resources that our simulator and ns-2 used.
 fn in_turns(
     rounds: u32,
     ours: impl Fn() -> Result<Used>,
@@ -242,7 +242,7 @@ pub fn dumbbell(options: &DumbbellOptions) -> Result<()> {
 /// Runs one transfer of 80 MiB over SCTP and prints how many packets with data were sent.
 ///
 /// # Errors
-/// If there is no such network.
+/// If the network's configuration is invalid.
 pub fn sctp() -> Result<()> {
     say!("{}", MultipathTransfer::default().run()?.packets);
     Ok(())
@@ -293,7 +293,7 @@ fn report(
     })
 }
 
-/// Summarises the rounds, of which there is at least one.
+/// Summarises `rounds`, which must not be empty.
 fn side(rounds: &[Used]) -> SimulatorCost {
     let mut sorted = rounds.to_vec();
     sorted.sort_by(|a, b| a.cpu_s.total_cmp(&b.cpu_s));

@@ -1,5 +1,5 @@
-//! The networks of the two variants. In one of them a pair protects the service. In the other one there is no pair, and node b's kernel
-//! only forwards packets.
+//! The networks of the two variants of a benchmark. In the variant `Steadfast`, a pair protects the service. In the variant `Forwarding`
+//! there is no pair, and node b's kernel only forwards packets.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -184,7 +184,7 @@ pub fn start_sink(node: &Netns, name: &str, directory: &Path) -> Result<LoggedPr
     Ok(process)
 }
 
-/// Sets up the same path as the wire's with the kernel's own forwarding: router – node b – node a, and back.
+/// Makes node b's kernel forward packets on the path that they take through a wire: router – node b – node a, and back.
 fn forward(network: &Topology) -> Result<()> {
     let [a, b] = NODES;
     network.nodes[1].run(|| -> std::io::Result<()> {

@@ -24,7 +24,7 @@ pub struct SharedClientState {
     pub flowing: Cell<usize>,
     /// Number of connections that ended before they transferred.
     pub never_flowed: Cell<usize>,
-    /// Notified when one of the two numbers changes.
+    /// Notified when `flowing` or `never_flowed` changes.
     pub flow_changed: Notify,
 }
 
@@ -44,7 +44,7 @@ pub struct ClientConnection {
     pub earlier: RefCell<Vec<SocketAddr>>,
     /// When the handshake was complete.
     pub connected: Cell<Option<Instant>>,
-    /// Notified when a reply is complete, so that another request may be sent.
+    /// Notified after each receipt of bytes. A reply may then be complete, so that another request may be sent.
     room: Notify,
 }
 
@@ -190,7 +190,7 @@ impl ClientConnection {
             match self.receive_now(&stream) {
                 Ok(None) => {}
                 Ok(Some(())) => {
-                    // Reading does not yield by itself. Without this, a stream that always has more bytes would block the others.
+                    // Without this call, a stream that always has more bytes to read would block the other connections.
                     tokio::task::yield_now().await;
                     return Ok(());
                 }

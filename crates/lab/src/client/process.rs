@@ -33,8 +33,8 @@ impl ClientProcess {
         Self::start(command, plan)
     }
 
-    /// Starts `command` and sends `plan` to the new process. The process must call [`super::main`], as `steadfast-lab client` does. It runs
-    /// in the network namespace that `command` enters, or else in that of the calling thread.
+    /// Starts `command` and sends `plan` to the new process. The process must call [`super::main`], as `steadfast-lab client` does. If
+    /// `command` enters no network namespace, the process runs in the calling thread's namespace.
     ///
     /// # Errors
     /// If the plan is invalid, or the process does not start.
@@ -49,9 +49,9 @@ impl ClientProcess {
         let (sender, events) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines() {
-                let event = line
-                    .context("reading the client's output")
-                    .and_then(|line| serde_json::from_str(&line).context("the client said no event"));
+                let event = line.context("reading the client's output").and_then(|line| {
+                    serde_json::from_str(&line).context("the client printed a line that is not an event")
+                });
                 if sender.send(event).is_err() {
                     return;
                 }
@@ -68,7 +68,7 @@ impl ClientProcess {
         Ok(process)
     }
 
-    /// Sends an order to the process. If the process has ended, this is no error: its report, or the lack of a report, tells why.
+    /// Sends an order to the process. An order to a process that has ended is no error: [`Self::finish`] tells why the process ended.
     ///
     /// # Errors
     /// If the order cannot be sent.
@@ -176,6 +176,6 @@ mod tests {
         let error = process.wait_ready(PATIENCE).unwrap_err().to_string();
         assert!(error.contains("exit status: 3"), "{error}");
         let error = start("read plan; echo nonsense").finish(PATIENCE).unwrap_err();
-        assert!(format!("{error:#}").contains("no event"), "{error:#}");
+        assert!(format!("{error:#}").contains("not an event"), "{error:#}");
     }
 }

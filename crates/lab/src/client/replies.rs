@@ -152,7 +152,7 @@ impl Replies {
         self.bytes_confirmed
     }
 
-    /// Whether a reply was a refusal. No other reply follows it.
+    /// Whether a reply was a refusal. No reply follows a refusal.
     pub fn was_refused(&self) -> bool {
         self.was_refused
     }

@@ -172,7 +172,8 @@ pub fn redis_delete(keys: &[&str]) -> PreparedRequest {
     }
 }
 
-/// Sets the value `key` to `content` and reads it back, in one write: the same number of content bytes both ways.
+/// Sets the value `key` to `content` and reads the value back. Both commands are sent in one write, so that requests and replies carry the
+/// same number of content bytes.
 pub fn redis_exchange(key: &str, content: PatternRange) -> PreparedRequest {
     let mut request = redis_put(key, 0, content);
     let get = redis_get(key, 0, content);

@@ -66,7 +66,7 @@ fn http_server(fault: ServerFault) -> SocketAddr {
     })
 }
 
-/// Carries the fault out; true if the connection ends with it.
+/// Carries out the fault. Returns whether the connection must end now.
 fn break_reply(
     fault: ServerFault,
     output: &mut TcpStream,
@@ -156,7 +156,7 @@ fn read_number(input: &mut impl BufRead) -> std::io::Result<Option<usize>> {
     Ok((!line.is_empty()).then(|| line[1..].trim().parse().unwrap()))
 }
 
-/// Runs `plan`; every order of `at_ready` is given once all connections flow.
+/// Runs `plan`. Gives every order of `at_ready` once each connection transfers data or has failed.
 fn run_plan(plan: ClientPlan, at_ready: &[ClientOrder]) -> ClientReport {
     let (orders, orders_due) = mpsc::unbounded_channel();
     run(plan, orders_due, |event| {
@@ -335,6 +335,7 @@ fn a_paced_transfer_takes_its_time() {
     let report = run_plan(plan, &[]);
     assert_eq!(report.survivors(), 1);
     let took_ms = (report.ended_ns - report.started_ns) / 1_000_000;
-    // 39 pieces of 1024 bytes, then one of 64. The 39th is due after 38 × 1024 / 200,000 s = 194.56 ms. Slower machines take longer.
+    // The client sends 39 pieces of 1024 bytes and a last piece of 64 bytes. The last piece is due after 39 × 1024 / 200,000 s = 199.68 ms,
+    // so the transfer cannot take less than the asserted time. Slower machines take longer.
     assert!(took_ms >= 194, "{took_ms}");
 }

@@ -22,7 +22,7 @@ pub struct Task<'a> {
     pub index: usize,
     /// Becomes true at `ClientOrder::Stop`.
     pub stop: watch::Receiver<bool>,
-    /// Number of `ClientOrder::Reconnect` so far.
+    /// Number of `ClientOrder::Reconnect` received so far.
     pub reconnect: watch::Receiver<u64>,
     /// Becomes true at `ClientOrder::Wake`.
     pub wake: watch::Receiver<bool>,
@@ -75,7 +75,7 @@ pub fn latency(account: &Histogram<u64>) -> Option<Latency> {
 }
 
 impl Task<'_> {
-    /// Carries out the task, from the handshake to the FINs.
+    /// Carries out the task on a connection whose handshake is complete, up to and including the FINs.
     ///
     /// # Errors
     /// The reason why the task ended early.

@@ -33,7 +33,7 @@ const TABLE: usize = 100;
 /// Priority of the rules that select these tables. The daemons' own rules come first.
 const PRIORITY: u32 = 6000;
 
-/// One service's place in the network.
+/// The LAN of one service, with the addresses on it.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceLan {
     pub service: usize,
@@ -44,7 +44,7 @@ pub struct ServiceLan {
 }
 
 impl ServiceLan {
-    /// The place of service number `service`.
+    /// The LAN of service number `service`.
     pub fn new(service: usize) -> Self {
         let number = service as u8;
         let end = |last: u8| InterfaceAddresses {
@@ -163,8 +163,8 @@ fn lay(segment: &ServiceLan, count: usize, nodes: &[Netns], router: &Netns, swit
     }
     let ports: Vec<_> = ports.iter().map(String::as_str).collect();
     batch(Some(switch.name()), &bridge_commands(&lan, &ports))?;
-    // A node has two routes out. Packets from an address of a LAN go through that LAN's router. Other packets go through the
-    // router of the service of which the node is the primary.
+    // A node is on two LANs. Packets with a source address of a LAN go through that LAN's router. Other packets go through the router of
+    // the service of which the node is the primary.
     for node in segment.nodes(count) {
         by_source(&nodes[node], segment)?;
     }

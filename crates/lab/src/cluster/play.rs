@@ -34,7 +34,7 @@ const ACT: Duration = Duration::from_millis(500);
 const AFTER: Duration = Duration::from_millis(1500);
 const LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
-/// A client's wait that begins within this time after a fault is attributed to the fault.
+/// A client's wait is attributed to a fault if the wait is in progress at the fault or begins within this time after the fault.
 const WINDOW: Duration = Duration::from_millis(500);
 
 /// Everything that runs. The fields are dropped in order of declaration.
@@ -66,8 +66,8 @@ struct Before {
 }
 
 impl Before {
-    /// Index in a pair's `nodes` of the node that is the service's primary at the power failure. If the first node was drained, it has
-    /// returned as the wire, so the second node is the primary.
+    /// Index in `nodes`, the two nodes of a service, of the node that is primary at the power failure. If the first node was drained, it
+    /// has returned as the wire, so the second node is the primary.
     fn primary(&self, nodes: [usize; 2]) -> usize {
         usize::from(self.drained.node == nodes[0])
     }
@@ -198,7 +198,7 @@ impl ClusterTestbed {
         Ok(moment)
     }
 
-    /// The services of `node`, each with the node's place in the service's pair.
+    /// The services of `node`, each with the node's index (`place`) in the service's pair.
     fn pairs_of(&self, node: usize) -> Vec<(usize, usize)> {
         let count = self.segments.len();
         let place = |segment: &ServiceLan| segment.nodes(count).iter().position(|one| *one == node);
@@ -211,7 +211,8 @@ impl ClusterTestbed {
         self.agents[service][place].status(&self.network.nodes[node])
     }
 
-    /// Waits until the daemon at `place` of a service's pair reports the expected status. Adds to `problems` if it does not.
+    /// Waits until the daemon at `place` of a service's pair reports the expected status. Adds to `problems` if this takes longer than
+    /// [`LIMIT`].
     fn wait(
         &self,
         (service, place): (usize, usize),
@@ -412,7 +413,7 @@ fn capture(
     Captures::start_at(&places, &run.directory, options.run.snap).context("capture")
 }
 
-/// The four captures that show service number `service`, in the order in which [`capture`] began them.
+/// The four captures that show service number `service`, in the order in which [`capture`] started them.
 fn captures_of(captures: &[Capture], service: usize) -> Vec<Capture> {
     let own = captures.iter().skip(1 + 3 * service).take(3);
     captures.iter().take(1).chain(own).cloned().collect()

@@ -19,8 +19,8 @@ pub struct ClusterFindings {
     pub assume: Assume,
     pub etcd_members: usize,
     pub etcd_members_killed: usize,
-    /// Time from the power failure until the last connection could go on. Covers all services whose primary was the
-    /// failed node. With several runs, the longest of their times.
+    /// Time in milliseconds from the power failure until the last connection could go on. Covers all services whose primary was the failed
+    /// node. With several runs, this is the longest of the runs' times.
     pub takeover_ms: Option<f64>,
     pub services: Vec<ClusterServiceReport>,
 }
@@ -52,7 +52,7 @@ pub struct Events {
     pub was_drained: bool,
     /// The role of the failed node in this service. `None` if the node was not in the service's pair.
     pub lost: Option<FailedNodeRole>,
-    /// Whether another node had to go on with its connections, after the drain or the power failure.
+    /// Whether another node had to go on with the service's connections, after the drain or the power failure.
     pub has_moved: bool,
 }
 

@@ -1,6 +1,6 @@
 //! The limit for the stalls of busy connections. A stall must be at most the sum of the detection, one round trip, the longest wait without
-//! a fault, and a small allowance. After a claim, the wait for a retransmission timeout is added. The limit holds for takeovers, and for
-//! claims after a living wire gives way.
+//! a fault, and a small allowance. After a claim, the limit also includes the wait for a retransmission timeout. The limit holds for
+//! takeovers, and for claims after a living wire gives way.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! The command's options, and its runs.
+//! `steadfast-lab crash`: its options, and its implementation of [`Lab`].
 
 use anyhow::Result;
 use clap::Args;
@@ -112,7 +112,7 @@ mod tests {
         for node in [CrashTarget::Primary, CrashTarget::Backup] {
             assert!(fits(CrashFault::CutServicePath, node, 2, None));
         }
-        // A silent wire has a lease, which must end first.
+        // With one link, the cut also silences the wire's heartbeats. Then the wire's lease must end before the claim.
         assert!(!fits(CrashFault::CutServicePath, CrashTarget::Backup, 1, None));
         assert!(!fits(CrashFault::KillBackup, CrashTarget::Backup, 2, None));
         assert!(!fits(CrashFault::CutServicePath, CrashTarget::Backup, 2, Some(2)));

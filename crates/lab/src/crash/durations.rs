@@ -1,4 +1,4 @@
-//! The parts of the stall, one value for each connection, in milliseconds.
+//! The clients' waits: the parts of the stall, the waits without a fault, and the waits while a node returns.
 
 use proto::Instant;
 
@@ -10,28 +10,28 @@ use crate::node::{ReportedConnection, ReportedTakeover};
 /// Durations that the clients measured, in milliseconds.
 #[derive(Debug, Default)]
 pub struct Durations {
-    /// Wait around the fault.
+    /// For each connection at work: its longest wait around the fault.
     pub stall: Vec<f64>,
-    /// Wait around the event that follows the fault.
+    /// For each connection: its longest wait around the event that follows the fault.
     pub second_stall: Vec<f64>,
     /// From the fault to the declaration of a takeover or the beginning of a claim.
     pub detection: Vec<f64>,
     /// Stall minus detection, for each connection at work.
     pub beyond_detection: Vec<f64>,
-    /// Whether `beyond_detection` contains waits for a claim. A path that breaks loses the segments under way; a takeover finds
-    /// them in its log.
+    /// Whether `beyond_detection` contains waits for a claim. Before a claim, the broken path loses the segments under way. Before a
+    /// takeover, the wire has logged them.
     pub is_lossy: bool,
     /// From the declaration until the connection could continue.
     pub takeover: Vec<f64>,
     /// From the end of the takeover until bytes flowed again.
     pub restart_gap: Vec<f64>,
-    /// The longest wait of any connection in fault-free time.
+    /// For each connection with a recorded gap: its longest wait in fault-free time.
     pub baseline_gap: Vec<f64>,
     /// For each connection at work: its longest wait in fault-free time.
     pub fault_free_gap: Vec<f64>,
-    /// Time until a returning node was the wire, for each return.
+    /// For each return of a node: the time until the node was the wire.
     pub integration: Vec<f64>,
-    /// Longest wait of any connection during that time, for each return.
+    /// For each return of a node: the longest wait of any connection during the return.
     pub integration_gap: Vec<f64>,
 }
 
@@ -58,12 +58,12 @@ pub struct TakeoverCause<'a> {
 }
 
 impl Felt<'_> {
-    /// For each connection that is not idle: its longest wait around the fault `told`.
+    /// For each connection that is not idle: its longest wait in measurement number `told`.
     pub fn waits(&self, told: usize) -> impl Iterator<Item = f64> {
         self.of_asked(told).map(|gap| gap.map_or(0.0, Gap::ms))
     }
 
-    /// For each connection with a recorded gap, idle ones included: its longest wait around the fault `told`.
+    /// For each connection with a recorded gap, idle ones included: its longest wait in measurement number `told`.
     pub fn gaps(&self, told: usize) -> impl Iterator<Item = f64> {
         let stalls = self.client.connections.iter();
         stalls

@@ -46,8 +46,8 @@ pub struct RunFacts {
     pub rounds: Vec<CrashRound>,
     /// The log just before the fault, if the run tests a log's limit.
     pub log: Option<LogAtFault>,
-    /// Offset from the monotonic clock to the wall clock. The captures and the verdict have wall-clock times; all other times here are
-    /// monotonic.
+    /// Offset from the monotonic clock to the wall clock. The captures and the verdict have wall-clock times. All other fields have
+    /// monotonic times.
     pub clock: ClockOffset,
     /// The captures, and the judge's verdict on them.
     #[serde(flatten)]
@@ -67,15 +67,15 @@ pub struct LogAtFault {
     pub connections: BTreeMap<String, u64>,
     /// Number of unprotected connections for each reason.
     pub reasons: BTreeMap<String, u64>,
-    /// How often the status was read.
+    /// Number of times the status was read.
     pub reads: u64,
     /// The most bytes in memory that a read found.
     pub memory_bytes_max: u64,
 }
 
 impl LogAtFault {
-    /// Waits until the status shows the `at_limit` action in progress, or for [`LIMIT_PATIENCE`]. One look is not enough, because the
-    /// clients may run in step. At one moment all of them are below their limits, and at another all are between two requests.
+    /// Waits until the status shows the `at_limit` action in progress, but at most for [`LIMIT_PATIENCE`]. One read of the status is not
+    /// enough: the clients may run in step, so that at some moments no connection's log is at its limit.
     ///
     /// # Errors
     /// If the backup's agent does not answer.
@@ -125,7 +125,7 @@ impl LogAtFault {
 /// One round.
 #[derive(Serialize)]
 pub struct CrashRound {
-    /// The node that was hit.
+    /// Index of the node that the fault hit.
     pub node: usize,
     /// Whether the node was the primary. If not, it was the wire.
     pub was_primary: bool,

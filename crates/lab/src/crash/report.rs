@@ -47,28 +47,28 @@ pub struct CrashFindings {
     connections_taken_over: u64,
     /// Number of connections whose last request was refused, because it must not or cannot be executed again.
     connections_refused: usize,
-    /// RSTs, in either direction, as captured at the client.
+    /// Number of RSTs, in either direction, as captured at the client.
     resets_seen: u64,
-    /// The first few of these RSTs.
+    /// The first few RSTs.
     resets: Vec<Finding>,
     /// The first few violations of the judge's rules.
     violations: Vec<Finding>,
     violations_more: u64,
     /// Statements about the run that the captures cannot prove, with the reasons.
     unproven: Vec<String>,
-    /// The client's longest wait for a byte around the fault.
+    /// A connection's longest wait for a byte around the fault.
     stall_ms: Option<Spread>,
-    /// The same around the event after the fault: a return, an agent's death.
+    /// A connection's longest wait for a byte around the event after the fault, such as a return or an agent's death.
     second_stall_ms: Option<Spread>,
     /// From the fault (with --then-power-off: the power failure) to the declaration of a takeover or the beginning of a claim.
-    /// `None` without either.
+    /// `None` without a takeover or a claim.
     detection_ms: Option<Spread>,
     /// From the declaration until a connection could go on.
     takeover_ms: Option<Spread>,
-    /// Longest time over all runs from the last declaration of a run until its first connection could go on.
+    /// From the declaration of a run's last takeover until the takeover's first connection could go on. The longest over all runs.
     first_live_ms: Option<f64>,
-    /// The part of the stall after the connection could go on. 0 if the stall ended before that, with bytes that were
-    /// still on the way.
+    /// The part of the stall after the connection could go on. 0 if the stall ended earlier, because bytes arrived that were still on the
+    /// way at the fault.
     restart_gap_ms: Option<Spread>,
     /// The longest wait of any connection before the fault. `None` if all waits were too short to be remembered.
     baseline_gap_ms: Option<f64>,

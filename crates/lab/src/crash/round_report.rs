@@ -1,4 +1,4 @@
-//! Results of the rounds.
+//! The results of a run's rounds (`--rounds`).
 
 use serde::Serialize;
 
@@ -12,9 +12,9 @@ use crate::net::NODE_NAMES;
 pub struct RoundReport {
     /// Number of the round, from 1.
     round: usize,
-    /// The node that was hit.
+    /// The node that the fault hit.
     node: &'static str,
-    /// The node's part at the fault: `primary` or `wire`.
+    /// The node's role at the fault: `primary` or `wire`.
     was: &'static str,
     /// After a primary's fault: connections for which the survivor spoke from then on, as captured.
     connections_taken_over: u64,
@@ -32,10 +32,10 @@ pub struct RoundReport {
     baseline_gap_ms: Option<f64>,
 }
 
-/// The results of all rounds of `facts`: a report for each, and the durations of all.
+/// The results of all rounds of `facts`: a report for each round, and the durations of all rounds together.
 pub fn add_to(facts: &RunFacts) -> (Vec<RoundReport>, Durations) {
     let mut all = Durations::default();
-    // A reign is a period in which one node spoke. Each reign after the first began with a takeover, in this order.
+    // A reign is a period in which one node spoke. Each reign after the first began with the takeover of one round, in the rounds' order.
     let mut reigns = facts.judged.verdict.reigns.iter().skip(1);
     let mut reports = Vec::new();
     for (index, round) in facts.rounds.iter().enumerate() {
@@ -75,8 +75,8 @@ impl RoundReport {
     pub fn line(&self) -> String {
         let ms = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"));
         format!(
-            "round {}: {} ({}) gone, stall max {} ms; back: wire again after {} ms, all protected after {} ms, \
-             longest gap {} ms, without a fault {} ms",
+            "round {}: {} ({}) failed, stall max {} ms; back: wire again after {} ms, all protected after {} ms, \
+             longest gap {} ms (before the fault: {} ms)",
             self.round,
             self.node,
             self.was,

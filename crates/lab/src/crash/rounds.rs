@@ -1,6 +1,6 @@
-//! The same fault repeatedly in one run. In each round a node is gone, the other goes on alone, the node comes back and becomes
-//! the wire, and every connection is protected again. The next round hits the node that has the fault's target role by
-//! then. With policy `replica` the returning server gets the state of the other server, and the clients connect anew.
+//! Injects the same fault repeatedly in one run (`--rounds`). In each round one node fails and the other node goes on alone. Then the node
+//! that failed comes back and becomes the wire, and every connection is protected again. The next round hits the node that then has the
+//! target role of the fault. With policy `replica` the returning server gets the state of the other server, and the clients connect anew.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The command's options, its two downloads, and what it prints.
+//! `steadfast-lab demo`: its options, its two downloads, and its output.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -29,7 +29,7 @@ const CLIENT_PORT: u16 = 40_000;
 const HANGING: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Result of one of the two downloads.
+/// Result of a download, with or without Steadfast.
 #[derive(Debug, Serialize)]
 pub struct DownloadResult {
     /// Whether every byte came.
@@ -46,15 +46,15 @@ pub struct DownloadResult {
     pub error: Option<String>,
     /// Length of the wait that the fault caused: the longest time between two new bytes around the fault.
     pub stall_ms: Option<f64>,
-    /// From the fault to the declaration.
+    /// Time from the fault to its declaration.
     pub detection_ms: Option<f64>,
-    /// From the declaration until the survivor could go on.
+    /// Time from the declaration until the survivor could continue the connection.
     pub takeover_ms: Option<f64>,
-    /// From the moment when the survivor could go on to the first new byte after the stall.
+    /// Time between the moment when the survivor could continue and the first new byte after the stall.
     pub restart_gap_ms: Option<f64>,
     /// The longest gap before the fault.
     pub baseline_gap_ms: Option<f64>,
-    /// The download's part of the page.
+    /// The download's panel on the timeline page.
     #[serde(skip)]
     pub panel: TimelinePanel,
 }
@@ -83,8 +83,9 @@ impl DownloadResult {
         );
         if whole > stall {
             let received = whole - stall;
-            text +=
-                &format!("\n  for {received:.1} ms of these, the client still received what was under way");
+            text += &format!(
+                "\n  during the first {received:.1} ms of this time, the client still received what was under way"
+            );
         }
         text
     }

@@ -1,4 +1,4 @@
-//! The daemons of both edges, used as an operator would: a configuration file, `steadfast edge`, `steadfast status`.
+//! The daemons of a lane's two edges, used as an operator would: a configuration file, `steadfast edge`, `steadfast status`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -168,7 +168,7 @@ impl EdgeSetup {
             ports[side].networks().to_vec(),
             ports[1 - side].networks().to_vec(),
         );
-        // At R2 the nodes' translated address is on the other side of the cluster.
+        // R2 sees packets with the nodes' translated address, which is on R1's side of the cluster.
         if side == 1 {
             inside.extend(TRANSLATED.networks());
         }
@@ -358,7 +358,8 @@ impl EdgeDaemons {
         serde_json::from_str(&answer).with_context(|| format!("the status of {name}: {answer}"))
     }
 
-    /// The times when each edge declared the last failure of string `index`, and when it had moved the flows.
+    /// For each edge: when it declared the last failure of string `index`, and when it had moved the flows. In nanoseconds of
+    /// `CLOCK_MONOTONIC`.
     ///
     /// # Errors
     /// If an edge does not answer, or has not moved the flows.
@@ -395,7 +396,7 @@ impl EdgeDaemons {
         Ok(())
     }
 
-    /// Starts the daemon of R1 or R2 again, in place of one that was killed.
+    /// Starts the daemon of R1 or R2 again after [`Self::kill`].
     ///
     /// # Errors
     /// If it cannot be started or the strings do not come up.
@@ -409,7 +410,7 @@ impl EdgeDaemons {
         self.wait_up(network)
     }
 
-    /// Makes the daemon of R1 or R2 hand over to the program that is now at its path.
+    /// Makes the daemon of R1 or R2 start its successor from the daemon's path, and waits until the successor has adopted the flows.
     ///
     /// # Errors
     /// If no successor adopts the flows in time.
@@ -431,7 +432,7 @@ impl EdgeDaemons {
             .collect()
     }
 
-    /// Stops both daemons as a supervisor does.
+    /// Stops both daemons with SIGTERM, as a supervisor does.
     ///
     /// # Errors
     /// If a daemon does not stop in time or reports a failure.

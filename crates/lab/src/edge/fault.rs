@@ -26,7 +26,7 @@ pub enum ClusterFault {
     Cable,
     /// The node's kernel hangs: its interfaces stay up, and nothing passes or is answered.
     Freeze,
-    /// The node passes nothing from R1 to R2, but everything back.
+    /// The node passes nothing from R1 to R2, but everything from R2 to R1.
     OneWay,
     /// The node passes everything but heartbeats.
     HeartbeatsOnly,
@@ -72,12 +72,12 @@ enum FaultStep {
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// Time for which a flapping cable is pulled. Longer than a failure's detection.
 const FLAP_DOWN: Duration = Duration::from_millis(120);
-/// Time from one pull of a flapping cable to the next. In between, the cable is not plugged in long enough for its string to be trusted.
+/// Time from one pull of a flapping cable to the next. Between two pulls, the cable is plugged in too briefly for its string to be trusted.
 const FLAP_PERIOD: Duration = Duration::from_millis(300);
 const FLAPS: u32 = 3;
 
 impl ClusterFault {
-    /// Whether it hits an edge, and no string.
+    /// Whether the failure hits an edge and not a string.
     pub const fn is_of_edge(self) -> bool {
         matches!(self, Self::EdgePowerOff | Self::EdgeKill | Self::EdgeUpgrade)
     }
@@ -178,7 +178,7 @@ fn freeze(node: &Netns) -> Result<()> {
         node,
         "table inet freeze { chain early { type filter hook prerouting priority -400\ndrop\n}\n}\n",
     )?;
-    // 8: no reply for any local address.
+    // The value 8 means: answer no ARP request for any local address.
     node.run(|| std::fs::write("/proc/sys/net/ipv4/conf/all/arp_ignore", "8"))??;
     Ok(())
 }

@@ -14,7 +14,7 @@ use super::network::{EdgeTopology, LANES_MAX, node_port};
 use crate::net::{batch, cable};
 use crate::process::LoggedProcess;
 
-/// The interface of the nodes' link between them, and their addresses on it.
+/// The interface of the link between the two nodes, and the nodes' addresses on that link.
 const LINK: &str = "sync";
 const ENDS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 8, 0, 1), Ipv4Addr::new(10, 8, 0, 2)];
 const PORT: u16 = 3780;

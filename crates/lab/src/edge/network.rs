@@ -14,9 +14,10 @@
 //!                           └── r1b ──┴── nb ──┴── r2b ──┘
 //! ```
 //!
-//! The emulator's namespace `wan` is only on the far side of the cluster (see [`ClusterPlace`]). The namespaces `cable-…` are the cables
-//! between R1 and the nodes. A cable is a bridge, or an emulator if the string's rate is limited. If a cable is pulled there, both of its
-//! ends lose the carrier, but keep their addresses and routes.
+//! Only one namespace `wan` exists. It is beside the clients or beside the servers (see [`ClusterPlace`]). It contains an emulator, or a
+//! bridge if the round-trip time is zero. The namespaces `cable-…` (lane 0) and `cableb-…` (lane 1) are the cables between R1 and the
+//! nodes. A cable is a bridge. A cable of lane 0 is an emulator instead if the string's rate is limited. If a cable is pulled in its
+//! namespace, the interfaces of R1 and of the node lose the carrier, but keep their addresses and routes.
 
 use std::time::Duration;
 
@@ -220,7 +221,7 @@ impl EdgeTopology {
     /// Connects all namespaces.
     fn connect(&self) -> Result<()> {
         let (clients, servers, wan) = (&self.clients, &self.servers, &self.wan);
-        // The gateways of clients and servers, and their interfaces to them.
+        // The gateways of the clients and of the servers.
         let [near, far] = match &self.outer {
             Some([o1, o2]) => [o1, o2],
             None => [&self.lanes[0][0], &self.lanes[0][1]],
@@ -356,8 +357,8 @@ impl EdgeTopology {
         commands
     }
 
-    /// Routes each client address over a string of its own if `apart`, otherwise all over the first string. This is how a cluster is used
-    /// without an edge.
+    /// Sets up routes for a cluster that has no edge. If `apart`, each client address has a string of its own. If not, all client addresses
+    /// use the first string.
     ///
     /// # Errors
     /// Names the `ip` command that failed.
@@ -383,7 +384,7 @@ impl EdgeTopology {
         Ok(())
     }
 
-    /// Routes the clients of `group` over `string`, as an operator would without an edge.
+    /// Routes client address number `group` over `string`, as an operator would without an edge.
     ///
     /// # Errors
     /// Names the `ip` command that failed.
@@ -399,7 +400,7 @@ impl EdgeTopology {
     }
 }
 
-/// Routing table of client address 0 without an edge.
+/// Number of the routing table for client address 0 in a cluster that has no edge. Client address k has the table `TABLE` + k.
 const TABLE: usize = 100;
 
 impl EdgeEmulators {

@@ -2,9 +2,9 @@
 //!
 //! A position counts from the SYN: the SYN is at 0, the first byte of data at 1. All times are those of the captures.
 //!
-//! A segment has come to its receiver if the receiver took it. A kernel drops a segment whose checksum is wrong, and such a checksum cannot
-//! be recognized in a capture, because senders on the same machine leave checksums out. But the receiver then sends nothing, and the
-//! segment comes again. So if a segment comes twice and the receiver sent nothing between, only the second one counts.
+//! A segment counts as arrived if the receiver accepted it. A kernel drops a segment whose checksum is wrong. A capture does not show that
+//! the checksum is wrong, because senders on the same machine leave checksums out. After such a drop the receiver sends nothing, and the
+//! sender repeats the segment. So if a segment comes twice and the receiver sent nothing in between, only the second arrival counts.
 //!
 //! Two rules are checked here. A segment that arrives has been sent, with the same bytes. Nobody sends a RST before both FINs.
 
@@ -87,7 +87,7 @@ pub struct SentRange {
     pub at_ns: u64,
     /// First position.
     pub start: u64,
-    /// Position behind the last one.
+    /// Position after the last one.
     pub end: u64,
 }
 
@@ -190,7 +190,8 @@ impl EdgeTrace {
         self.violations.extend(problems);
     }
 
-    /// The flow that `syn` begins. At the servers it may have another address, because a node has translated it.
+    /// Index of the flow that `syn` begins. At the servers the flow is found by its initial sequence number, because a node may have
+    /// translated the client's address.
     fn begin(&mut self, point: Point, client: SocketAddr, syn: &CapturedSegment) -> Option<usize> {
         if point == Point::Server {
             let initial = Some(syn.seq.0);
@@ -282,8 +283,8 @@ impl TracedDirection {
         }
     }
 
-    /// Times at which the receiver's application could read bytes, each with the number of bytes. It can read bytes when they and all bytes
-    /// before them have come. Ordered by position.
+    /// Times at which the receiver's application could read bytes, each with the number of bytes. A byte can be read when it and all bytes
+    /// before it have come. Ordered by position.
     pub fn in_order(&self) -> impl Iterator<Item = (u64, u64)> {
         let (mut position, mut latest_ns) = (1, 0); // the SYN is at 0
         self.first.iter().map_while(move |(start, (end, at_ns))| {

@@ -56,7 +56,7 @@ pub struct QueueTrace {
     pub bins: Vec<QueueBin>,
 }
 
-/// Counts of 10 ms.
+/// The queue and its traffic during one bin of 10 ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct QueueBin {
     /// Beginning of the bin, in nanoseconds of `CLOCK_MONOTONIC`.
@@ -161,7 +161,7 @@ impl WanDirection {
     /// Carries frames from one socket to the other over a link with this configuration. Losses are drawn from `seed`.
     ///
     /// # Errors
-    /// If there is no such link.
+    /// If `config` is invalid.
     pub fn new(
         config: LinkConfig,
         seed: u64,
@@ -267,7 +267,7 @@ impl WanDirection {
         self.spare.push(frame);
     }
 
-    /// Notes the queue after a frame got this verdict.
+    /// Notes the state of the queue after a frame got `verdict`.
     fn note(&mut self, now: Instant, verdict: LinkVerdict, wire: OnTheWire) {
         let (waiting, _) = self.link.waiting(now);
         let bin = self.carried.queue.bin(now);

@@ -1,15 +1,14 @@
 //! A cable with a delay, a rate and a loss, such as the way between client and router. The simulator's [`Link`](sim::link::Link) decides
-//! about each frame.
+//! whether and when each frame is delivered.
 //!
 //! ```text
 //!  client ── [client]  Direction: Link  [router] ── router       [..]: packet sockets in a namespace of their own
 //!                ◀──── Direction: Link ────
 //! ```
 //!
-//! **Segments.** The emulator carries frames as the hosts send them. These may be TCP segments of up to 64 KB that are
-//! not cut yet, which makes several Gbit/s possible. The rate counts the bytes of the packets that a cable would carry
-//! for such a segment. A loss would drop the whole segment at once, which no cable does. So with a loss, the hosts are
-//! told to send single packets.
+//! **Segments.** The emulator carries frames as the hosts send them. A frame may be a TCP segment of up to 64 KB that is not cut into
+//! packets yet, which makes several Gbit/s possible. The rate counts the bytes of the packets into which the segment would be cut. A random
+//! loss would drop the whole segment, which no cable does. So if packets are to be lost, the hosts are told to send single packets.
 
 mod direction;
 
@@ -45,7 +44,8 @@ pub struct WanOptions {
 
 /// Minimum length, as time, of the queue of a link with a limited rate. If the round trip is longer, the queue is one round trip long.
 const QUEUE_TIME_MIN: Duration = Duration::from_millis(50);
-/// Minimum size of that queue, in bytes: two of the largest segments. A smaller queue could drop every segment on a slow way.
+/// Minimum size of the queue of a link with a limited rate, in bytes: two of the largest segments. On a slow link, a smaller queue could
+/// drop every segment.
 const QUEUE_BYTES_MIN: usize = 128 << 10;
 
 impl WanOptions {
@@ -54,7 +54,7 @@ impl WanOptions {
         *self == Self::default()
     }
 
-    /// Whether packets are lost, so that the hosts must send single ones.
+    /// Whether packets are lost, so that the hosts must send single packets.
     pub fn loses(&self) -> bool {
         self.loss_percent.is_some_and(|percent| percent > 0.0)
     }
@@ -155,7 +155,9 @@ impl Emulator {
             let carry = move || {
                 let carried = direction.carry(&stop);
                 if let Err(error) = &carried {
-                    tracing::error!("the emulator ends: {error:#}");
+                    tracing::error!(
+                        "one direction of the emulated cable failed; its packets are lost: {error:#}"
+                    );
                 }
                 carried
             };

@@ -6,7 +6,7 @@ use super::plot::{models, paths, strings};
 use super::rows::Rows;
 use super::scenario::FigureScenario;
 
-/// A figure of the thesis, or a figure of the same kind.
+/// A figure of the HALR thesis or of the SCTP failover paper, or a figure of the same kind.
 pub struct CatalogueEntry {
     /// The figure's name on the command line.
     pub name: &'static str,
@@ -16,7 +16,7 @@ pub struct CatalogueEntry {
     pub scenario: &'static str,
     /// Further scenarios, which only the figure's claims need.
     pub also: &'static [&'static str],
-    /// Numbers from the thesis, which are drawn as lines for comparison.
+    /// Lines that are drawn for comparison, such as numbers from the thesis.
     pub marks: Marks,
     /// Makes the figure's panels from the scenario's rows.
     pub draw: fn(&FigureScenario, &Rows, Marks) -> Vec<Panel>,

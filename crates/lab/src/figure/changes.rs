@@ -6,8 +6,8 @@ use super::claims::{self, FigureClaimVerdict};
 use super::results::Results;
 use super::{catalogue, work};
 
-/// A change of a scenario: the scenario, a text in its file, the text's replacement, and the claims whose results it reverses. With the
-/// change, a claim that usually holds does not hold, and a claim that usually differs holds.
+/// A change of a scenario: the scenario, a text in its file, the text's replacement, and the claims whose results the change reverses. With
+/// the change, a claim that usually holds does not hold, and a claim that usually differs holds.
 type ScenarioChange = (&'static str, &'static str, &'static str, &'static [&'static str]);
 
 /// Disables local recovery in runs that use it: the edges' caches have no room for a packet.
@@ -30,7 +30,7 @@ const NARROW: &str = "{ delay = 0.025, rate_bits_per_s = 20_000 }]";
 /// An alternate path that measures well while it is idle, loses nothing when it is used, and carries less than a primary with losses.
 const MODEST: &str = "{ delay = 0.025, rate_bits_per_s = 100_000 }]";
 
-/// The two lists of the scenarios with the longest runs, in their files.
+/// Two lists in the files of the scenarios with the longest runs: the failovers and the recovery policies.
 const ALL_FAILOVERS: &str = "failovers = [0.05, 0.1, 0.2, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12]";
 const ALL_RECOVERIES: &str = "recoveries = [\"none\", \"lowest\"]";
 

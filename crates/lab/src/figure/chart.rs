@@ -26,7 +26,7 @@ pub struct Panel {
     pub y: Axis,
     /// The series, in the order of drawing.
     pub series: Vec<Series>,
-    /// Numbers of the thesis.
+    /// Numbers of the thesis, and the failovers' stretches of time.
     pub marks: Vec<Mark>,
 }
 

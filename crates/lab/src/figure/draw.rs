@@ -137,7 +137,7 @@ fn entries(panel: &Panel) -> Vec<&Series> {
     entries
 }
 
-/// Draws title and legend. Returns their number of rows.
+/// Draws the title and the legend. Returns the number of rows that they take.
 fn legend(area: &Area, panel: &Panel, entries: &[&Series]) -> Result<i32> {
     const CHARACTER: f64 = 6.3;
     const LEFT: i32 = 66;

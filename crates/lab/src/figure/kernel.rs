@@ -1,8 +1,8 @@
 //! Plays a scenario on this machine's kernel: real hosts in network namespaces, `steadfast edge`, and captures at both ends. The results
-//! are of the simulator's types, so figures and claims do not know the difference.
+//! are of the simulator's types, so the same code draws figures and judges claims.
 //!
-//! Captures do not show how often a sender's timers expired, nor its slow start threshold: these are 0. The number of segments that short
-//! flows sent again is also 0.
+//! Captures show neither how often a sender's timers expired nor its slow start threshold. These results are 0. The number of segments that
+//! short flows sent again is not counted and is also 0.
 
 use std::time::Duration;
 
@@ -170,7 +170,7 @@ fn rate_options(scenario: &RateScenario) -> Result<EdgeRateOptions> {
     })
 }
 
-/// Plays a run in a network of its own. Whatever is added to `problems` is an error: such a run shows nothing.
+/// Plays a run in a network of its own. A run that adds to `problems` is an error, because its results show nothing.
 fn play<T>(
     options: &RunOptions,
     (number, seed): (u32, u64),
@@ -190,7 +190,7 @@ fn play<T>(
     Ok(played)
 }
 
-/// A run's captures and queues, read as the simulator counts.
+/// Converts a run's captures and queues to the simulator's results.
 struct RateReading<'a> {
     facts: &'a RateFacts,
     /// Beginning of the run, its fault and the failover's end, in the captures' clock.
@@ -236,7 +236,7 @@ impl<'a> RateReading<'a> {
         }
     }
 
-    /// Whether nothing of the flow came from the failure until the failover's end, although more came later.
+    /// Whether no new byte of the flow arrived between the failure and the failover's end, although new bytes arrived later.
     fn has_waited(&self, flow: &TracedFlow) -> bool {
         let silent_from = self.fault_ns + (self.one_way + MARGIN).as_nanos() as u64;
         flow.opened_ns < self.completed_ns
@@ -329,7 +329,8 @@ impl<'a> RateReading<'a> {
         bins
     }
 
-    /// For each half second: the bytes that each flow got in any order. `None` unless it was active throughout.
+    /// For each half second: the number of new bytes of each flow that arrived, in any order. `None` unless the flow was active for the
+    /// whole half second.
     fn shares(&self, waited: &[bool]) -> Vec<Vec<Option<u64>>> {
         let count = self.length_ns / FLOW_BIN_NS;
         let mut bins = vec![Vec::new(); count as usize];
@@ -352,7 +353,8 @@ impl<'a> RateReading<'a> {
         bins
     }
 
-    /// Adds bytes to the bins of `bin_ns` in which they came. `come` has times of the captures; `counter` is a bin's sum.
+    /// Each bin is `bin_ns` long. `come` has numbers of bytes, each after the time of their arrival in the capture. Adds each number to the
+    /// bin in which the bytes arrived. `counter` returns the sum in a bin.
     fn fill<B>(
         &self,
         bins: &mut [B],

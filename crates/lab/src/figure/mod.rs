@@ -1,8 +1,8 @@
-//! `steadfast-lab figure` and `merge`: the papers' figures from the simulator, the models and the kernel, and which of the papers' claims
-//! hold.
+//! `steadfast-lab figure` and `merge`: draw the papers' figures with results of the simulator, the models and the kernel, and report which
+//! of the papers' claims hold.
 //!
-//! A scenario file describes runs, runs give rows, and rows give figures and verdicts. Runs are independent of each other, so
-//! they are made in parallel or, as shards, on different machines. The figures do not depend on this.
+//! A scenario file describes runs, runs give rows, and rows give figures and verdicts. Runs are independent of each other, so they are made
+//! in parallel or, as shards, on different machines. The way in which runs are distributed does not change the figures.
 
 mod catalogue;
 mod chart;
@@ -58,7 +58,7 @@ pub struct FigureOptions {
     /// Seeds per run: 1, 2, …
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: u64,
-    /// Threads; default: one per CPU. Results do not depend on it.
+    /// Threads; default: one per CPU. Results do not depend on the number of threads.
     #[arg(long)]
     jobs: Option<NonZeroUsize>,
     /// Make only part I of N of the runs, 1 ≤ I ≤ N, and draw nothing: see `merge`.
@@ -229,7 +229,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(path, bytes).with_context(|| path.display().to_string())
 }
 
-/// Names of the scenarios that `figures` are drawn from, and of those that only their claims need, without duplicates.
+/// Names of the scenarios that `figures` or their claims need, without duplicates.
 fn scenario_names(figures: &[&CatalogueEntry]) -> Vec<&'static str> {
     let of = |figure: &&CatalogueEntry| std::iter::once(figure.scenario).chain(figure.also.iter().copied());
     let mut names: Vec<_> = figures.iter().flat_map(of).collect();

@@ -58,7 +58,8 @@ pub struct TimeoutSetting {
     pub least_timeout_s: f64,
 }
 
-/// The fractions of a variant's Case 2 flows with 0, 1, 2, 3, and 4 or more timeouts.
+/// The fractions of a variant's flows that had 0, 1, 2, 3, and 4 or more timeouts. Counts only flows that began before the failover (Case 2
+/// in docs/model-halr.md).
 pub fn timeouts(setting: TimeoutSetting, variant: &str, failover_s: f64) -> Option<[f64; 5]> {
     let placement = if setting.is_near_sources {
         "sources"

@@ -47,7 +47,7 @@ pub fn print(judged: &[Judged]) {
     }
 }
 
-/// Number of claims per verdict. One line for each origin of claims (the thesis or us) and each kind of evidence.
+/// Number of claims per verdict. One line for each origin of claims (the thesis or the paper, or us) and each kind of evidence.
 fn counts(judged: &[Judged]) -> Vec<String> {
     let mut lines = Vec::new();
     for (is_of_thesis, whose) in [(true, "claims of the thesis"), (false, "claims of ours")] {
@@ -113,8 +113,8 @@ network namespaces, with <em>steadfast edge</em>, delay and rate by the lab's li
 the thesis' figure from our simulator, and the simulator's figure for today's hosts, if there is one.</p>\n";
 
 const OF_CARO: &str = "<p>Figures whose names begin with <em>caro</em> are those of Caro, Amer and Stewart, <em>Rethinking End-to-End \
-Failover with Transport Layer Multihoming</em>: transfers of 80 MiB between two hosts with two paths, by the machines of docs/sctp.md.\
-</p>\n";
+Failover with Transport Layer Multihoming</em>: transfers of 80 MiB between two hosts with two paths, by the state machines of \
+docs/sctp.md.</p>\n";
 
 /// One HTML page without external resources.
 pub fn html(figures: &[Figure], svgs: &[String], judged: &[Judged], seeds: u64) -> String {

@@ -55,11 +55,11 @@ pub struct StringsSummary {
     pub mean_mbps: f64,
     /// Standard deviation of the throughput in bins of a tenth of a second, in Mb/s.
     pub deviation_mbps: f64,
-    /// Standard deviation, in the same bins, of the rate at which R1 sent into the strings, in Mb/s. Repeated segments count.
+    /// Standard deviation of the rate at which R1 sent into the strings, in bins of a tenth of a second, in Mb/s. Repeated segments count.
     pub wire_deviation_mbps: f64,
     /// Greatest length of R1's queue to the surviving string, in packets.
     pub queue_max: f64,
-    /// Mean length of this queue, in packets.
+    /// Mean length of R1's queue to the surviving string, in packets.
     pub queue_mean: f64,
     /// Number of surges, that is, of groups of drops at R1 ([`SURGE_GAP_S`]).
     pub surges: f64,

@@ -28,7 +28,7 @@ pub enum FigureScenario {
     Strings(Box<StringSweep>),
     /// Transfers between two hosts with several paths (SCTP failover paper).
     Paths(Box<PathSweep>),
-    /// Many associations over the same paths (the same paper, section V).
+    /// Many associations over the same paths (SCTP failover paper, section V).
     SharedPaths(Box<SharedPathSweep>),
     /// The unused flow time as a function of the down time, from the formula alone, without a network (§5.1).
     UnusedFlowTime(Sawtooth),
@@ -44,7 +44,7 @@ pub struct FlowSweep {
     pub failovers: Vec<ScenarioSeconds>,
     /// Packets that the edge remembers, one policy per run.
     pub recoveries: Vec<RecoveryPolicy>,
-    /// Time between two samples of the congestion windows. Without it there are no samples.
+    /// Time between two samples of the congestion windows. `None`: there are no samples.
     #[serde(default)]
     pub window_interval: Option<ScenarioSeconds>,
     /// Play on this machine's kernel, in network namespaces, and not in the simulator.
@@ -64,7 +64,7 @@ impl FlowSweep {
         arrival_s + (to_r2 + back_to_r1).as_secs_f64() < cluster.failover_at.as_secs_f64()
     }
 
-    /// Time from a segment's passage of the cluster to that of its answer, in seconds: what the models call the answer's delay.
+    /// Time in seconds from when a segment passes the cluster until its answer passes the cluster. The models call it the answer's delay.
     pub fn answer_s(&self) -> f64 {
         2.0 * (self.cluster.destination_delay + self.cluster.cluster_delay).as_secs_f64()
     }
@@ -108,7 +108,7 @@ pub struct PathSweep {
     /// Change-over thresholds (CPT). If there is none, no failover is permanent.
     #[serde(default)]
     pub change_overs: Vec<u32>,
-    /// In addition to the runs with `change_overs`: runs without a threshold.
+    /// Whether there are also runs without a change-over threshold.
     #[serde(default)]
     pub without_change_over: bool,
     /// Failover policies. If the list is empty, the policy of `transfer` is used. Only the dormant policies have a CPT.

@@ -12,7 +12,7 @@ use super::results::Results;
 use super::rows::Rows;
 use crate::run::WrongUse;
 
-/// One of several parts.
+/// One of several parts of a sweep's runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Shard {
     /// Number of this part, from 1.
@@ -82,7 +82,7 @@ pub fn write(directory: &Path, manifest: &Manifest, results: &Results) -> Result
 /// Reads all parts at or directly below `directories`, and joins them.
 ///
 /// # Errors
-/// [`WrongUse`] if these are not exactly the parts of one sweep.
+/// [`WrongUse`] if the parts that were found are not exactly the parts of one sweep.
 pub fn join(directories: &[PathBuf]) -> Result<(Manifest, Results)> {
     let mut parts = Vec::new();
     for directory in directories {
@@ -107,7 +107,7 @@ pub fn join(directories: &[PathBuf]) -> Result<(Manifest, Results)> {
     Ok((manifest, results))
 }
 
-/// `directory` itself if it contains a part's manifest. Otherwise the directories directly below it that do.
+/// `directory` itself if it contains a part's manifest. If not, the directories directly below `directory` that contain such a manifest.
 fn parts_at(directory: &Path) -> Result<Vec<PathBuf>> {
     if directory.join(MANIFEST).is_file() {
         return Ok(vec![directory.to_owned()]);
@@ -154,7 +154,7 @@ fn complete(parts: &[(Manifest, PathBuf)]) -> Result<Manifest, WrongUse> {
         match there.iter().filter(|shard| **shard == wanted).count() {
             1 => (),
             0 => return Err(WrongUse(format!("part {wanted} is missing"))),
-            _ => return Err(WrongUse(format!("part {wanted} is there twice"))),
+            _ => return Err(WrongUse(format!("part {wanted} was given more than once"))),
         }
     }
     if there.len() == count {

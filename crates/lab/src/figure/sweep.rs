@@ -119,7 +119,7 @@ impl FlowSweep {
                             ..self.cluster.clone()
                         };
                         cluster.tcp.variant = *variant;
-                        // The first seed has the file's arrival times. The other seeds have arrival times between them.
+                        // The first seed has the file's arrival times. The other seeds have arrival times between the file's.
                         if seed > 1 {
                             let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
                             cluster.first_arrival += cluster.gap.mul_f64(random.random::<f64>());
@@ -179,7 +179,7 @@ impl PathSweep {
                                     path_max_retrans: *path_max_retrans,
                                     policy,
                                     change_over,
-                                    // With equal seeds the runs of two cells would lose the same packets at first.
+                                    // With equal seeds the runs of two combinations would lose the same packets at first.
                                     seed: seed << 32 | cell,
                                     ..self.transfer.clone()
                                 };

@@ -1,5 +1,5 @@
-//! Executes runs in parallel. Shows a progress bar on a terminal, or prints progress lines without one. The results do not depend on the
-//! number of threads.
+//! Executes runs in parallel. Shows a progress bar on a terminal. Without a terminal, prints progress lines. The results do not depend on
+//! the number of threads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,8 +57,8 @@ fn tell(done: u64, all: u64, elapsed: Duration) {
     }
 }
 
-/// Executes the runs: first those of the simulator, then, one at a time, those on the kernel. Returns the rows of each run, in the order of
-/// `runs`.
+/// Executes the runs: first the simulator's runs in parallel, then the kernel's runs one at a time. Returns the rows of each run, in the
+/// order of `runs`.
 fn play(runs: &[(usize, SweepRun)], jobs: usize) -> Result<Vec<Rows>> {
     let (real, simulated): (Vec<_>, Vec<_>) =
         (0..runs.len()).partition(|index| runs[*index].1.is_on_kernel());

@@ -44,7 +44,7 @@ exec systemd-nspawn --quiet --register=no --keep-unit --link-journal=no --consol
 pub struct SystemdHost {
     namespace: Netns,
     _boot: LoggedProcess,
-    /// The host's first process, as this machine numbers it.
+    /// This machine's process id of the host's first process.
     init: Pid,
 }
 
@@ -101,8 +101,8 @@ impl SystemdHost {
         }
     }
 
-    /// A command that runs the shell `commands` on the host, as root, in the current directory of this process. It ends at the first
-    /// command that fails.
+    /// A command that runs the shell `commands` on the host, as root, in the current directory of this process. The shell ends at the first
+    /// of `commands` that fails.
     ///
     /// # Errors
     /// If there is no current directory, or the namespace's handle cannot be duplicated.

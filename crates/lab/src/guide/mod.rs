@@ -1,4 +1,4 @@
-//! `steadfast-lab guide`: executes a guide as it stands.
+//! `steadfast-lab guide`: executes the steps of a guide exactly as they are written.
 
 mod host;
 mod network;
@@ -23,7 +23,7 @@ use crate::process::LoggedProcess;
 use crate::run::{LabOutcome, WrongUse, conclude, in_memory, missing_programs, require_nothing};
 use crate::teardown::Teardown;
 
-/// Execute a guide as it stands: its commands on two hosts with systemd, and what it asks a person to do.
+/// Execute a guide exactly as it is written: run its commands on two hosts with systemd, and do what it asks a person to do.
 ///
 /// The hosts see this machine's files. Their changes go into a layer above these files. The layer is removed when the run ends, so nothing
 /// is installed or changed here. Commands on the hosts begin in the current directory, which must be a copy of this repository.
@@ -100,7 +100,7 @@ struct GuideTestbed {
     background: BTreeMap<usize, LoggedProcess>,
 }
 
-/// Does the steps in order. Returns how many were done, and why the next one failed.
+/// Carries out the steps in order until one fails. Returns the number of steps that succeeded, and the failure of the next step, if any.
 fn play(
     topology: &GuideTopology,
     steps: &[GuideStep],
@@ -211,7 +211,7 @@ impl GuideTestbed {
 /// Runs the command and waits for its end.
 ///
 /// # Errors
-/// If the command fails. The error contains its output.
+/// If the command fails. The error contains the command's output.
 fn checked(command: &mut Command) -> Result<()> {
     let output = command.output().context("start the command")?;
     if output.status.success() {

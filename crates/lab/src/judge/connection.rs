@@ -263,8 +263,9 @@ impl JudgedConnection {
         breaches
     }
 
-    /// Records that the connection's wire at `at_ns` is the expected `wire` with this number. The rules do not apply to earlier
-    /// segments: a new wire need not have seen data that was shown, or that the other node received, before this time.
+    /// Records that the connection's wire at `at_ns` is the expected `wire` with this number. What came before is not judged by the
+    /// commit rules: a new wire counts as having seen all data that was shown before `at_ns`, and all of the client's data that the other
+    /// node received before. The same holds for the client's data when the client's packets begin to go through the wire.
     pub fn meet_wire(&mut self, number: usize, wire: WireSpan, at_ns: u64) {
         let hears = at_ns >= wire.hears_from_ns;
         let met = Met { number, hears };

@@ -21,17 +21,18 @@
 //! * **open-commit**: when a SYN-ACK is shown, the SYN is earlier in the wire's capture.
 //! * **through-wire**: while there is a wire, segments reach the router from the wire's Ethernet address (in mode `pr`, only SYN-ACKs
 //!   must). At any time, they come from the Ethernet address of one of the nodes.
-//! * **one-voice**: the origin ([`voice`]) of the shown segments changes at most once for each expected role change, and not
-//!   before it. So after the survivor's first own segment, no segment of the other node is shown. If only some connections change
-//!   their node, the rule applies to each connection.
+//! * **one-voice**: the origin ([`voice`]) of the shown segments changes at most once for each expected role change, and not before that
+//!   role change. So after the survivor's first own segment, no segment of the other node is shown. If only some connections change their
+//!   node, the rule applies to each connection separately.
 //! * **same-content**: the byte shown at an offset never differs from the byte that was shown there before. Only captured bytes are
 //!   compared, and only the last [`CONTENTS_MAX`] bytes are remembered.
 //! * **one-sequence**: there is one initial sequence number, and no segment is 2³⁰ or more away from the bytes sent so far.
 //! * **keeps-acknowledged**: acknowledged bytes are not asked for again. The acknowledgement number never falls below a number that was
 //!   shown at the same point [`Highest::OVERTAKING_NS`] or longer ago. (A lower number within that time is a segment that was
 //!   overtaken on its way.)
-//! * **keeps-time**: the same for timestamps (RFC 7323 §5, PAWS: the client would drop such segments).
-//! * **keeps-window**: the same for the window's right edge. A breach is only noted.
+//! * **keeps-time**: timestamps do not go back, with the same tolerance for overtaken segments (RFC 7323 §5, PAWS: the client would drop
+//!   segments whose timestamps go back).
+//! * **keeps-window**: the window's right edge does not go back, with the same tolerance. A breach is only noted.
 //!
 //! Segments of the service may overtake each other on the way to the client. So the last three rules, which concern the order,
 //! are checked at the router. They are checked at the client only if the router's capture is not whole.
@@ -80,7 +81,8 @@ const CONTENTS_OF_ONE_MAX: usize = 8 << 20;
 /// Judges `captures` of one run, at most one of each point.
 ///
 /// # Errors
-/// A file cannot be read, is cut off or garbled; its clock was set; `expected` contradicts itself.
+/// If there is no capture of the client or the router, if a file cannot be read, is cut off or garbled, if the clock was set while a file
+/// was written, or if `expected` contradicts itself.
 pub fn check(captures: &[Capture], expected: &Expectations) -> anyhow::Result<JudgeVerdict> {
     expected.check()?;
     let complete = Completeness::of(captures);

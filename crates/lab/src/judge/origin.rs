@@ -7,7 +7,8 @@
 //!
 //! If clients may be slowed (`at_limit = "slow"`), the wire makes the windows in the other node's segments smaller. Later the wire opens
 //! the window for the client again. To do so, it repeats the other node's last acknowledgement in an empty segment. This segment has the
-//! same acknowledgement number and timestamp as the other node's segment, and no larger window.
+//! same acknowledgement number and timestamp as the other node's segment. Its window exceeds the other node's window by at most one unit of
+//! the window field.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -138,7 +139,8 @@ impl UnderWay {
         self.remove(Identity::of(packet), is_right)
     }
 
-    /// Whether the same acknowledgement came in with a window that is at most one unit of the window field smaller than that of `packet`.
+    /// Whether the other node sent the same acknowledgement, and the window of `packet` exceeds that acknowledgement's window by at most
+    /// one unit of the window field.
     fn has(&self, packet: &CapturedSegment) -> bool {
         let times = self.times.get(&Identity::of_words(packet));
         times.is_some_and(|times| {

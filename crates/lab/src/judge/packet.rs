@@ -1,7 +1,7 @@
 //! Reads TCP segments from captured Ethernet frames. A captured frame may end after the headers.
 //!
-//! The parser is not the product's, so that an error in one does not hide an error in the other. Checksums are not verified:
-//! a sender on the same machine leaves them to the network card, and a virtual card does not compute them.
+//! This parser is independent of the product's parser, so that an error in one parser does not hide an error in the other. Checksums are
+//! not verified: a sender on the same machine leaves them to the network card, and a virtual card does not compute them.
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -71,7 +71,7 @@ pub struct Differs {
 /// The bytes of a stream that were seen recently.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
-    /// Offset → bytes; disjoint.
+    /// Pieces of the stream, as offset → bytes. The pieces do not overlap.
     pieces: BTreeMap<u64, Vec<u8>>,
     size: usize,
     /// Number of bytes that were compared with bytes seen before.
@@ -134,8 +134,8 @@ impl Contents {
 /// The highest value so far, and the highest settled value.
 ///
 /// Packets of one sender may overtake each other, for example when two processors send them. So a value counts as settled only
-/// [`Highest::OVERTAKING_NS`] after it was reached. A later packet with a value below the settled one was not overtaken: its sender
-/// has gone back.
+/// [`Highest::OVERTAKING_NS`] after it was reached. If a later packet has a value below the settled value, the packet was not overtaken:
+/// its sender has gone back to a lower value.
 #[derive(Clone, Debug, Default)]
 pub struct Highest {
     rising: VecDeque<(u64, u64)>,
@@ -143,7 +143,7 @@ pub struct Highest {
 }
 
 impl Highest {
-    /// Time in nanoseconds within which packets may overtake each other. Longer than the delay of a packet between two taps of
+    /// Time in nanoseconds within which packets may overtake each other. Longer than the delay of a packet between two capture points of
     /// one machine.
     pub const OVERTAKING_NS: u64 = 20_000_000;
 

@@ -122,9 +122,9 @@ impl Survey {
     }
 
     /// The wires in order of time. Node `first` is the wire from the beginning. A returning node is the wire for output from the time when
-    /// it first forwards a segment of the other node. It is the wire for input from the time when the router first sends it a packet of a
-    /// client after that. [`Highest::OVERTAKING_NS`] is added to both times: by then, packets that bypassed the new wire have arrived.
-    /// Between the first forwarded segment and that time plus [`Highest::OVERTAKING_NS`], no node is the wire.
+    /// it first forwards a segment of the other node. The returning node is the wire for input from the first client packet that the router
+    /// sends to it after its first forwarded segment. [`Highest::OVERTAKING_NS`] is added to both times: by then, packets that bypassed the
+    /// new wire have arrived. For [`Highest::OVERTAKING_NS`] after the first forwarded segment, no node is the wire.
     pub fn wires(&self, first: usize, changes: &[NodeChange]) -> Vec<WireSpan> {
         let mut wires = vec![WireSpan {
             node: first,
@@ -157,7 +157,7 @@ impl Survey {
         wires
     }
 
-    /// Time at which `node` first sent a segment of the other node to the router, from `at_ns` on.
+    /// Time of the first segment from `at_ns` on that `node` sent to the router and that the other node's TCP had made.
     pub fn forwards_from(&self, node: usize, at_ns: u64) -> Option<u64> {
         let forwards = |passage: &&Passage| {
             passage.sender == node && passage.origin != node && passage.until_ns >= at_ns
@@ -166,8 +166,8 @@ impl Survey {
         Some(passage.from_ns.max(at_ns))
     }
 
-    /// Time of the first client packet that the router sent to `node` after `at_ns`, when `node` began to forward the other node's
-    /// segments. At most [`SETTLING_NS`] after `at_ns`, because `node` announces the VIP within that time.
+    /// Time of the first client packet that the router sent to `node` after `at_ns`, the time at which `node` began to forward. At most
+    /// [`SETTLING_NS`] after `at_ns`, because `node` announces the VIP within that time. Without such a packet: `at_ns`.
     fn enters_from(&self, node: usize, at_ns: u64) -> u64 {
         let enters = |entrance: &&Entrance| entrance.node == node && entrance.until_ns >= at_ns;
         let entrance = self.entrances.iter().find(enters);

@@ -36,10 +36,10 @@ const START_NS: u64 = 1_700_000_000_000_000_000;
 
 const MS: u64 = 1_000_000;
 
-/// Time of a packet from one tap to the next, in nanoseconds.
+/// Time of a packet from one capture point to the next, in nanoseconds.
 const HOP_NS: u64 = 1_000;
 
-/// The way of one packet: for each tap that it passes, the tap, and the packet's Ethernet source and destination there.
+/// The way of one packet: each capture point that it passes, with the packet's Ethernet source and destination at that point.
 type PacketRoute = &'static [(Point, [u8; 6], [u8; 6])];
 
 const FROM_CLIENT: PacketRoute = &[
@@ -325,7 +325,7 @@ fn takeover(v6: bool) -> (SyntheticRun, Expectations) {
             ..SAY
         },
     );
-    // Input that the dead primary never acknowledged.
+    // After the fault, the client sends input that the dead primary never acknowledged.
     let fault = run.fault();
     run.say(
         false,

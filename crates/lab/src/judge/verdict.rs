@@ -54,11 +54,11 @@ pub enum CommitMode {
 pub struct WireSpan {
     /// 0: node a, 1: node b.
     pub node: usize,
-    /// Time from which output goes through it.
+    /// Time from which output goes through the node.
     pub from_ns: u64,
-    /// Time from which input goes through it too.
+    /// Time from which input goes through the node, too.
     pub hears_from_ns: u64,
-    /// End of the span; `u64::MAX`: to the end.
+    /// End of the span. `u64::MAX`: the span lasts to the end of the captures.
     pub until_ns: u64,
 }
 
@@ -148,7 +148,7 @@ pub struct Reign {
     pub node: usize,
     /// Time of its first segment.
     pub from_ns: u64,
-    /// Connections for which it spoke after the other node.
+    /// Number of connections for which the node spoke after the other node had spoken.
     pub taken_over: u64,
 }
 
@@ -159,9 +159,9 @@ pub struct Evidence {
     pub point: Point,
     /// Frames in the file.
     pub frames: u64,
-    /// Frames in the file, as tcpdump counted them.
+    /// Frames that tcpdump reported as captured.
     pub frames_captured: u64,
-    /// TCP segments of the service among them.
+    /// TCP segments of the service in the file.
     pub segments: u64,
     /// TCP segments that could not be read.
     pub unreadable: u64,
@@ -274,7 +274,7 @@ impl Expectations {
         [packet.source_mac, packet.destination_mac].contains(&own)
     }
 
-    /// The wire at `at_ns`, with its place in the list.
+    /// The wire at `at_ns`, with its index in `wires`.
     pub fn wire_at(&self, at_ns: u64) -> Option<(usize, WireSpan)> {
         let reaches = |wire: &&WireSpan| (wire.from_ns..wire.until_ns).contains(&at_ns);
         self.wires

@@ -1,7 +1,7 @@
 //! The congestion control of the lab's hosts. It is cubic unless a lab asks for another one.
 //!
-//! The machine's default may be bbr, which paces by itself and would blur the effect of a takeover on a stream. A namespace
-//! other than the first may only choose an algorithm from the machine's list of allowed algorithms. So [`choose`] adds the
+//! The machine's default may be bbr, which paces by itself and would blur the effect of a takeover on a stream. A network namespace other
+//! than the machine's initial one may only choose an algorithm from the machine's list of allowed algorithms. So [`choose`] adds the
 //! algorithm to that list for a moment.
 
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use super::kernel::{NetError, set};
 
 const CHOICE: &str = "ipv4/tcp_congestion_control";
 const ALLOWED: &str = "ipv4/tcp_allowed_congestion_control";
-/// The usual choice.
+/// The congestion control of the lab's hosts unless a lab asks for another one.
 pub const CUBIC: &str = "cubic";
 /// Directory that is locked while the machine's list is changed, because several labs may start at the same time. The directory
 /// exists as soon as a namespace exists.

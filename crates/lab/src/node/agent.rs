@@ -35,7 +35,7 @@ const KILL_LIMIT: Duration = Duration::from_secs(5);
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit for an upgrade. The daemon checks the new program and then replaces itself with it.
 const UPGRADE_LIMIT: Duration = Duration::from_secs(30);
-/// Interval at which an upgrade is checked for. It limits the precision of the upgrade's measured time.
+/// Time between two checks whether an upgrade is complete. This time limits the precision of the upgrade's measured time.
 const UPGRADE_POLL: Duration = Duration::from_micros(200);
 const POLL: Duration = Duration::from_millis(20);
 /// UDP port of the daemons' heartbeats.
@@ -87,8 +87,9 @@ pub struct PairSetup {
 /// Time for which a backup may speak without asking the arbiter. The daemons' default.
 const LEASE: Duration = Duration::from_millis(300);
 impl PairSetup {
-    /// A pair of run `run` that protects the HTTP service `service` between nodes with these `addresses`. No option is set. Detection takes
-    /// 80 ms, so that detection and takeover together stay below the clients' smallest retransmission timeout (200 ms).
+    /// A pair of run `run` that protects the HTTP service `service` between nodes with these `addresses`. Optional settings are not
+    /// configured. Detection takes 80 ms, so that detection and takeover together stay below the clients' smallest retransmission timeout
+    /// (200 ms).
     pub fn new(binary: PathBuf, run: &str, service: SocketAddr, addresses: [Vec<IpAddr>; 2]) -> Self {
         Self {
             binaries: [binary.clone(), binary],
@@ -364,7 +365,7 @@ impl AgentProcess {
         Ok((is_new, retired))
     }
 
-    /// Tells the daemon to stop, as a supervisor does.
+    /// Tells the daemon to stop (SIGTERM), as a supervisor does.
     ///
     /// # Errors
     /// If the kernel refuses.

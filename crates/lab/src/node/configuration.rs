@@ -1,5 +1,5 @@
-//! Configurations of the servers. They run in the foreground, write only errors, and keep connections for as long as the
-//! clients want.
+//! Configurations of the servers. The servers run in the foreground, write only errors, and keep connections for as long as the clients
+//! want.
 
 use std::path::Path;
 
@@ -43,7 +43,12 @@ http {{
     default_type application/octet-stream;
     keepalive_timeout 1h;
     keepalive_requests 1000000000;
-{temporary}    server {{
+{temporary}    # The workers store each other's uploads. If one dies, another stores the upload again.
+    upstream store {{
+        server 127.0.0.1:{STORE_PORT};
+        server 127.0.0.1:{STORE_PORT};
+    }}
+    server {{
         listen 0.0.0.0:{port} backlog={BACKLOG}{shared};
         listen [::]:{port} ipv6only=on backlog={BACKLOG}{shared};
         root {files};
@@ -62,7 +67,8 @@ http {{
         location /post/ {{
             proxy_method PUT;
             proxy_http_version 1.1;
-            proxy_pass http://127.0.0.1:{STORE_PORT}/uploads/;
+            proxy_pass http://store/uploads/;
+            proxy_next_upstream error timeout non_idempotent;
         }}
     }}
     server {{
@@ -77,7 +83,7 @@ http {{
     )
 }
 
-/// Apache's configuration. It always has `workers` processes.
+/// Apache's configuration. Apache always has `workers` processes.
 pub fn apache(own: &Path, files: &Path, workers: u32) -> String {
     let (own, files) = (own.display(), files.display());
     let port = ServerSoftware::Apache.port();
@@ -115,7 +121,7 @@ DocumentRoot {files}
     )
 }
 
-/// lighttpd's configuration. One process, which is the default.
+/// lighttpd's configuration. lighttpd has one process, which is its default.
 pub fn lighttpd(own: &Path, files: &Path) -> String {
     let (own, files) = (own.display(), files.display());
     let port = ServerSoftware::Lighttpd.port();
@@ -137,7 +143,8 @@ mimetype.assign = ( \"\" => \"application/octet-stream\" )
     )
 }
 
-/// Arguments of Python's http.server. HTTP/1.1, so that connections are kept; listens at all addresses of both families.
+/// Arguments of Python's http.server. The server speaks HTTP/1.1, so that connections are kept, and listens at all addresses of both
+/// families.
 pub fn python(files: &Path) -> Vec<String> {
     let port = ServerSoftware::Python.port().to_string();
     [

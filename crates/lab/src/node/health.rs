@@ -1,9 +1,9 @@
 //! The health probe of an application.
 
-/// A health probe of the application: a question on a connection of its own, and the beginning of the expected answer.
+/// A health probe of the application: a request on a connection of its own, and the beginning of the expected answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthProbe {
-    /// The question.
+    /// The request.
     pub send: &'static str,
     /// The beginning of the answer.
     pub expect: &'static str,

@@ -52,7 +52,7 @@ pub struct Aftermath {
     pub problems: Vec<String>,
 }
 
-/// Follows the run after `options.fault` hit `target` at `fault_at`, in `epoch`.
+/// Follows the run after its fault. `options.fault` hit `target` at `fault_at`, when the service's epoch was `epoch`.
 ///
 /// # Errors
 /// If a step could not be carried out.
@@ -203,8 +203,7 @@ impl Aftermath {
         Ok(())
     }
 
-    /// Checks that after an upgrade a keeper of the new program gets new connections, and that the earlier keeper still has its
-    /// own.
+    /// Checks that after an upgrade a keeper of the new program gets new connections, and that the earlier keeper still runs.
     fn look_at_keepers(&mut self, testbed: &Testbed, index: usize) -> Result<()> {
         let name = &testbed.pair.names[index];
         let (serves_anew, retired) = testbed.agent(index)?.keepers()?;
@@ -240,7 +239,7 @@ impl Aftermath {
             CrashFault::KillAgentAfterTakeover | CrashFault::UpgradeAfterTakeover => {
                 let restored = self.takeovers.last().map_or(0, |takeover| takeover.restored);
                 let has_all = |status: &ReportedStatus| status.kept() >= restored;
-                self.wait_for_role(testbed, 1, has_all, "give what it restored to its keeper")?;
+                self.wait_for_role(testbed, 1, has_all, "give its restored connections to its keeper")?;
                 if options.fault == CrashFault::UpgradeAfterTakeover {
                     self.second_at = Some(testbed.agent(1)?.upgrade()?);
                 } else {
@@ -251,7 +250,7 @@ impl Aftermath {
                 let is_alone = |status: &ReportedStatus| !status.is_duplex() && status.speaks();
                 self.wait_for_role(testbed, 1, is_alone, "go on alone")?;
                 if options.fault == CrashFault::UpgradeAfterTakeover {
-                    self.wait_for_role(testbed, 1, has_all, "know what its earlier keeper has")?;
+                    self.wait_for_role(testbed, 1, has_all, "know its earlier keeper's connections")?;
                     self.look_at_keepers(testbed, 1)?;
                 }
                 Ok(())
@@ -332,7 +331,7 @@ impl Aftermath {
         self.rejoin(testbed, index, returned_at)
     }
 
-    /// Brings a rebooted node back. Packets of the service reach it before it is configured; then its agent starts.
+    /// Brings a rebooted node back. Packets of the service reach the node before it is configured. Then the node's agent starts.
     fn come_back_half(&mut self, testbed: &mut Testbed, index: usize) -> Result<()> {
         reboot::boot(testbed, index)?;
         let returned_at = monotonic();

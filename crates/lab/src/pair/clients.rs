@@ -30,7 +30,7 @@ pub fn begin(options: &PairOptions, work: &Work, run: &LabRun<'_>) -> Result<(Te
     Ok((testbed, client))
 }
 
-/// Asks the clients for the longest wait that begins within `window` after `at`.
+/// Asks the clients for their longest wait that is in progress at `at` or begins within `window` after `at`.
 ///
 /// # Errors
 /// If the clients cannot be told.

@@ -45,7 +45,7 @@ pub fn changes(
     match options.sequel(target) {
         Sequel::Claim => [lost].into_iter().chain(returned).collect(),
         Sequel::Takeover | Sequel::TakeoverOfSome | Sequel::Nothing => returned.collect(),
-        // After the nodes have agreed, either may be the wire.
+        // After the nodes have agreed, either node may be the wire.
         Sequel::AtMostOne => {
             let agreed_ns = aftermath.second_at.map_or(u64::MAX, |at| clock.realtime_ns(at));
             let may_be = [1 - BACKUP, BACKUP].map(|node| NodeChange::Returned {
@@ -60,7 +60,7 @@ pub fn changes(
 /// Time from which packets need not go through a wire that `fault` has hit.
 pub fn lost_at(fault: CrashFault, fault_ns: u64, detection: Duration) -> u64 {
     match fault {
-        // The wire has said that it leaves, or that clients do not reach it.
+        // The wire has told the primary that it leaves, or that clients do not reach it.
         CrashFault::Stop | CrashFault::Drain | CrashFault::CutServicePath => fault_ns,
         // The wire's last packets arrive soon after the fault. Packets may bypass the wire once the primary may declare
         // the wire dead. The returned time is halfway between the fault and the earliest declaration.

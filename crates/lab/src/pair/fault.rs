@@ -11,7 +11,7 @@ use crate::run::WrongUse;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CrashFault {
-    /// The primary's cable is cut in both directions at once, then all its processes are killed. Later it comes back.
+    /// The primary's cable is cut in both directions at once, then all processes of the primary are killed. Later the primary comes back.
     #[default]
     PowerOff,
     /// The primary's cable is pulled, and plugged in again later; nothing is killed.
@@ -24,13 +24,13 @@ pub enum CrashFault {
     HangServer,
     /// A node's agent is killed, and started again.
     KillAgent,
-    /// The primary's power goes off; when the survivor has taken over, its agent is killed and started again.
+    /// The primary's power goes off; when the survivor has taken over, the survivor's agent is killed and started again.
     KillAgentAfterTakeover,
     /// A node's daemon is upgraded in place: its program file is replaced, then the daemon gets SIGUSR2.
     Upgrade,
-    /// The primary's power goes off; when the survivor has taken over, its daemon is upgraded in place.
+    /// The primary's power goes off; when the survivor has taken over, the survivor's daemon is upgraded in place.
     UpgradeAfterTakeover,
-    /// The backup's cable is cut in both directions at once, then all its processes are killed.
+    /// The backup's cable is cut in both directions at once, then all processes of the backup are killed.
     KillBackup,
     /// The backup's cable is pulled, and plugged in again later; nothing is killed.
     CutBackup,
@@ -73,7 +73,7 @@ pub enum Sequel {
     Claim,
     /// Nothing: both nodes go on in their roles.
     Nothing,
-    /// Whatever the nodes agree on: both go on in their roles, or one of them goes on alone.
+    /// The nodes decide: both go on in their roles, or one of them goes on alone.
     AtMostOne,
 }
 

@@ -17,8 +17,8 @@ use crate::process;
 /// Time limit for a node's processes to end after SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
-/// Injects the fault of `options` into `target`. Returns the time just before. If a fault hits the agents of both nodes, this function
-/// hits only the first agent.
+/// Injects the fault of `options` into `target`. Returns the time just before the fault, but for an upgrade the time at which the new
+/// program was first seen running. If a fault hits the agents of both nodes, this function hits only the first agent.
 ///
 /// # Errors
 /// If something cannot be killed, cut or removed.

@@ -24,8 +24,8 @@ pub struct Integration {
     /// The time just before the node was connected again, or its agent was started again.
     #[serde(serialize_with = "as_nanos")]
     pub returned_at: Instant,
-    /// When the node began to become the wire, as its agent reported. Before that, the node boots. It then has no part in the service, but
-    /// its boot takes CPU time from the clients.
+    /// When the node began to become the wire, as its agent reported. Before this time, the node boots. A booting node has no part in the
+    /// service, but takes CPU time from the clients.
     #[serde(serialize_with = "as_optional_nanos")]
     pub begun_at: Option<Instant>,
     /// When both nodes said that the service is duplex.
@@ -80,7 +80,8 @@ impl Integration {
         Ok(())
     }
 
-    /// Waits until the node's server has the state of the other node's server, if the run requires this. Adds to `problems` if it fails.
+    /// Waits until the node's server has the state of the other node's server, if the run requires this. Adds to `problems` if this takes
+    /// too long.
     ///
     /// # Errors
     /// If the run is without Steadfast.
@@ -115,9 +116,8 @@ impl Integration {
         Some(ms(self.returned_at.as_nanos(), whole.as_nanos()))
     }
 
-    /// Asks the clients for their longest wait during the integration. The integration begins when the node begins to
-    /// become the wire. It ends when every connection is protected. If the run did not wait for this, it ends when the
-    /// service is duplex.
+    /// Asks the clients for their longest wait during the integration. The integration begins when the node begins to become the wire. It
+    /// ends when every connection is protected or, if the run did not wait for this, when the service is duplex.
     ///
     /// # Errors
     /// If the clients cannot be told.

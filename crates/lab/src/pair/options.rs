@@ -41,7 +41,7 @@ pub enum LinkTransport {
 }
 
 impl LinkTransport {
-    /// Its name in the daemon's configuration.
+    /// The transport's name in the daemon's configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Datagrams => "datagrams",
@@ -97,8 +97,8 @@ pub struct PairOptions {
     /// node that has the targeted role at that time.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
-    /// With --rounds and --policy replica: give the server that comes back no state. Shows what the daemon's `state_sync`
-    /// is for, so it is expected to fail (exit code 1).
+    /// With --rounds and --policy replica: give the server that comes back no state. Shows what the daemon's `state_sync` is for, so the
+    /// run is expected to fail (exit code 1).
     #[arg(long)]
     pub without_state_sync: bool,
     /// The arbiter, which decides which node may speak when the nodes do not hear each other: none, a fence, or etcd.
@@ -107,7 +107,7 @@ pub struct PairOptions {
     /// Members of etcd.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
     pub members: u8,
-    /// Connections, all at once.
+    /// Number of connections, all at once.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub connections: u32,
     /// Number of connections at work, limited to --connections; the others are idle. With more connections at work,
@@ -303,10 +303,10 @@ impl PairOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FirstLink {
-    /// The service's.
+    /// The service's network.
     #[default]
     Service,
-    /// The other one.
+    /// The second network, which connects only the nodes.
     Other,
 }
 
@@ -335,17 +335,17 @@ impl PolicyOption {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WorkloadOption {
-    /// Each fetches a large file or value.
+    /// Each connection fetches a large file or value.
     #[default]
     Download,
-    /// Each writes a large value and reads it back (replica and replay only; see post).
+    /// Each connection writes a large value and reads it back (replica and replay only; see post).
     Upload,
-    /// Each stores what it sends, by PUT and POST, and reads it back (http only). Every fourth connection sends only
-    /// POSTs that must not be repeated. The service may refuse these POSTs.
+    /// Each connection stores content by PUT and POST, and reads the content back (http only). Every fourth connection sends only POSTs
+    /// that must not be repeated. The service may refuse these POSTs.
     Post,
-    /// Each asks for 1 KB again and again.
+    /// Each connection asks for 1 KB again and again.
     Request,
-    /// Each is silent, and afterwards exchanges 1 KB both ways.
+    /// Each connection is silent during the fault, and afterwards exchanges 1 KB both ways.
     Idle,
 }
 
@@ -353,9 +353,9 @@ pub enum WorkloadOption {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Returning {
-    /// The server is stopped instead of killed, so its sockets come back as if connected; it is killed after that.
+    /// The server is stopped instead of killed, so its sockets come back as if connected. The server is killed after its return.
     #[default]
     Frozen,
-    /// The server was killed; its sockets come back as their kernel left them.
+    /// The server was killed. Its sockets come back in the state in which the node's kernel has left them.
     Killed,
 }

@@ -1,4 +1,4 @@
-//! A node boots after its power was off. The administrator's network configuration is not complete yet.
+//! Boots a node whose power was off. After the boot, the node does not yet have its complete network configuration.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! The node that goes on after a fault.
+//! Waits until the survivor of a fault has taken over, and counts the role changes.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub fn survive(
 /// Largest number of role changes for one fault: one node goes on alone, then the other node becomes the wire again.
 const ROLE_CHANGES_MAX: u64 = 2;
 
-/// A problem if the speaking node has changed more often than this number of `faults` explains.
+/// A problem if the speaking node has changed more often than `faults` faults explain.
 pub fn flapping(role_changes: u64, faults: u64) -> Option<String> {
     (role_changes > faults * ROLE_CHANGES_MAX)
         .then(|| format!("the speaking node has changed {role_changes} times, for {faults} faults"))

@@ -12,7 +12,7 @@ use crate::node::AtLimitOption;
 
 /// Content bytes of each exchange of the workloads `request` and `idle`. Also the minimum size of a file, and of a connection's transfer.
 const SMALL: u64 = 1024;
-/// Intended duration of a download or an upload, in seconds. The long one is for faults that have more than one event.
+/// Intended duration of a download or an upload, in seconds. The long duration is for faults that have more than one event.
 const DURATION_S: f64 = 3.0;
 const DURATION_LONG_S: f64 = 5.0;
 /// Intended duration of one file of a download in rounds, in seconds.
@@ -21,9 +21,10 @@ const FILE_S: f64 = 0.3;
 const ROUND_DEADLINE: Duration = Duration::from_secs(20);
 /// Throughput in bytes/s of a machine with two cores. The same cores run the wire, the captures, and the clients, which check every byte.
 const MACHINE_HTTP: f64 = 400e6;
-/// The same for the workload `post`, in bytes/s. The server writes the content of a PUT to a file once, and that of a POST twice.
+/// Throughput of the machine with the workload `post`, in bytes/s. The server writes the content of a PUT to a file once, and the content
+/// of a POST twice.
 const MACHINE_STORE: f64 = 200e6;
-/// The same for the policies `replica` and `replay`, in bytes/s. With a replica, two servers process every byte.
+/// Throughput of the machine with the policies `replica` and `replay`, in bytes/s. With a replica, two servers process every byte.
 const MACHINE_REPLICA: f64 = 150e6;
 /// Share of a limited rate that carries content. Headers and a few retransmissions use the rest.
 const GOODPUT: f64 = 0.9;
@@ -39,7 +40,7 @@ const TIMELINE_POINTS_MAX: usize = 50_000;
 /// Maximum number of connections at work whose received bytes are hashed. With hundreds of them, hashing would use the CPU time that
 /// the connections need, so the client itself would cause stalls.
 const HASHED_MAX: usize = 64;
-/// Time limit for a connection. Many times the expected duration, also on a busy machine, so that it ends only connections that
+/// Time limit for a connection. Many times the expected duration, also on a busy machine, so that the limit ends only connections that
 /// hang.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Time limit for a connection without steadfast. Such a connection may hang for ever, so a short limit saves time.
@@ -54,7 +55,7 @@ pub struct Work {
     pub moment: Moment,
 }
 
-/// The moment of the fault. It is never before every connection has begun to transfer.
+/// The moment of the fault. The fault never comes before every connection has begun to transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Moment {
     /// When the clients have received this many content bytes, or the server has confirmed this many, since the run began.

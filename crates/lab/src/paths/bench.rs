@@ -1,4 +1,4 @@
-//! `bench paths`: one association of ours against usrsctp, TCP and Multipath TCP, in the same network.
+//! `bench paths`: compares one SCTP association of ours with usrsctp, TCP and Multipath TCP, in the same network.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +18,7 @@ use crate::process::{self, LoggedProcess};
 use crate::run::{LabOutcome, conclude, in_memory};
 use crate::teardown::Teardown;
 
-/// The program of the other SCTP stack.
+/// Source text of the program that uses usrsctp.
 const USRSCTP: &str = include_str!("../../../linux/tests/kernel/support/usrsctp_peer.c");
 /// Time limit for one transfer.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -29,12 +29,13 @@ const CUT_BYTES: u64 = 50_000_000;
 const CUT_RATE: &str = "200mbit";
 const CUT_AFTER: Duration = Duration::from_millis(500);
 
-/// Throughput and CPU time of one SCTP association over UDP, against usrsctp, TCP and Multipath TCP; and what a cut path does to each.
+/// Compare throughput and CPU time of one SCTP association over UDP with usrsctp, TCP and Multipath TCP. Also show the effect of a cut path
+/// on each of these stacks.
 ///
 /// The stacks take turns in the same network: two namespaces and two veth cables. One end sends messages of 16,000 bytes, and both ends'
-/// CPU time counts. The targets compare our medians over the rounds with those of usrsctp. TCP and Multipath TCP run in the kernel, which
-/// moves whole super-packets over a veth cable, so they show what a local cable allows. At the end, each stack moves 50 MB over cables of
-/// 200 Mbit/s, and the first cable is cut silently after half a second.
+/// CPU time counts. The targets compare our medians over the rounds with usrsctp's medians. TCP and Multipath TCP run in the kernel, which
+/// moves whole super-packets over a veth cable, so their results show what a local cable allows. At the end, each stack moves 50 MB over
+/// cables of 200 Mbit/s, and the first cable is cut silently after half a second.
 #[derive(Clone, Debug, Args)]
 pub struct PathsBenchOptions {
     /// Megabytes (10⁶ bytes) of each transfer.
@@ -48,7 +49,7 @@ pub struct PathsBenchOptions {
     json: bool,
 }
 
-/// A stack.
+/// A stack that takes part in the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PathsRival {
     Steadfast,
@@ -74,7 +75,7 @@ impl PathsRival {
 struct PathsBenchSample {
     mbit_per_s: f64,
     cpu_s_per_gb: f64,
-    /// Peak memory of the end that used more, including its program.
+    /// Peak memory of the end that used more, including the program's code.
     memory_mb: f64,
 }
 

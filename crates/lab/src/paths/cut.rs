@@ -17,7 +17,7 @@ use crate::client::Spread;
 use crate::node::{PatternFiles, ServerProcess, ServerSoftware};
 use crate::run::{LAB_PROGRAMS, Lab, LabFindings, LabRun, RunOptions, check_machine};
 
-/// Number of runs at or above which the median of the stalls must be within the target without the margin.
+/// From this number of runs on, the median of the stalls must be within the target without the margin.
 const JUDGED_RUNS: usize = 5;
 
 /// A download over a tunnel with two paths, one of which is cut in the middle.

@@ -19,7 +19,7 @@ use super::figures::{PERIOD, PeerFigures, content};
 
 /// SCTP port of both ends.
 pub const SCTP_PEER_PORT: u16 = 5000;
-/// Batches that one turn reads.
+/// Maximum number of batches that one turn reads.
 const BATCHES: usize = 16;
 
 /// An end that sends or receives a number of bytes.
@@ -50,7 +50,7 @@ struct SctpPeer {
     content: Bytes,
 }
 
-/// Runs the end, and prints its figures.
+/// Runs one end of the association, and prints its figures.
 ///
 /// # Errors
 /// If the sockets cannot be opened, or the content differs.

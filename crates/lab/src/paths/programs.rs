@@ -72,7 +72,7 @@ pub struct PathsProgramsFindings {
 struct TunnelProgramResult {
     ok: bool,
     program: TunnelProgram,
-    /// `None` if a signal or the time limit ended it.
+    /// The client's exit code. `None` if a signal or the time limit ended the client.
     exit_code: Option<i32>,
     /// Whether the received bytes equal those that were sent. For iperf3: whether data arrived until the end.
     sha256_match: bool,
@@ -161,7 +161,7 @@ impl LabFindings for PathsProgramsFindings {
 struct ProgramTestbed<'a> {
     network: &'a PathsNetwork,
     directory: &'a Path,
-    /// The file that the program moves, and the one in which it arrives.
+    /// The file that the program moves, and the file into which the program writes what arrives.
     content: PathBuf,
     received: PathBuf,
 }
@@ -220,7 +220,10 @@ fn judge(
     let status = client.wait(LIMIT);
     let exit_code = status.as_ref().ok().and_then(std::process::ExitStatus::code);
     if exit_code != Some(0) {
-        violations.push(format!("it ended with {status:?}:{}", client.last_words()));
+        violations.push(format!(
+            "the client ended with {status:?}:{}",
+            client.last_words()
+        ));
     }
     let sha256_match = match program {
         TunnelProgram::Iperf3 => flowed_until_the_end(&client.output()),
@@ -249,7 +252,7 @@ fn judge(
 }
 
 impl TunnelProgram {
-    /// The programs in PATH or the files that it needs, with their Debian packages.
+    /// The programs in PATH and the files that this program needs, with their Debian packages.
     fn needs(self) -> &'static [Needed] {
         match self {
             Self::Ssh => &[("ssh", "openssh-client"), ("/usr/sbin/sshd", "openssh-server")],
@@ -259,7 +262,7 @@ impl TunnelProgram {
         }
     }
 
-    /// The port of its server.
+    /// The port of the program's server.
     const fn port(self) -> u16 {
         match self {
             Self::Ssh => 22,
@@ -312,7 +315,7 @@ impl TunnelProgram {
         }
     }
 
-    /// The client's command. It connects to [`LISTEN`], and does not try a second time.
+    /// The client's command. The client connects to [`LISTEN`], and does not try a second time.
     fn client(self, testbed: &ProgramTestbed<'_>) -> Result<Command> {
         let host = &testbed.network.near;
         let (address, port) = (LISTEN.ip().to_string(), LISTEN.port().to_string());

@@ -24,7 +24,7 @@ pub struct TcpPeerOptions {
     /// Largest number of bytes of one write or read.
     #[arg(long)]
     message: usize,
-    /// The local address. Only a receiver uses it: it listens there.
+    /// The local address at which a receiver listens. A sender does not use this option.
     #[arg(long)]
     via: IpAddr,
     /// The peer's address. With this option, this end connects to the peer and sends. Without it, this end listens and receives.

@@ -19,7 +19,7 @@ pub const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 
 /// Time limit for the two ends of a tunnel to establish their association.
 const JOIN_LIMIT: Duration = Duration::from_secs(60);
 
-/// A tunnel from [`LISTEN`] on the near host to a server on the far one.
+/// A tunnel from [`LISTEN`] on the near host to a server on the far host.
 pub struct PathsTunnel {
     near: LoggedProcess,
     far: LoggedProcess,
@@ -29,8 +29,8 @@ pub struct PathsTunnel {
 }
 
 impl PathsTunnel {
-    /// Starts both ends, and waits until clients can connect. The server listens at `port` of the far host's loopback. `watch_ms`: time
-    /// between heartbeats that find failures.
+    /// Starts both ends, and waits until clients can connect. The server listens at `port` of the far host's loopback. `watch_ms`:
+    /// milliseconds between the heartbeats that find failures (0: no such heartbeats).
     ///
     /// # Errors
     /// The step that failed.
@@ -75,7 +75,7 @@ impl PathsTunnel {
     /// The retransmission timeout of the serving end on the first path.
     ///
     /// # Errors
-    /// If the end does not tell it.
+    /// If the serving end does not report the timeout.
     pub fn rto(&self, network: &PathsNetwork) -> Result<Duration> {
         let mut command = network.far.command(&self.daemon)?;
         let said = output(

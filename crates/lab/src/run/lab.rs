@@ -1,4 +1,4 @@
-//! The loop over the runs of a lab.
+//! The interface of a lab, and the loop over its runs.
 
 use anyhow::Result;
 
@@ -34,13 +34,13 @@ pub trait Lab {
     /// Checks that this machine has everything that a run needs.
     ///
     /// # Errors
-    /// [`super::outcome::Missing`] if it lacks something.
+    /// [`super::outcome::Missing`] if the machine lacks something.
     fn check_machine(&self) -> Result<()>;
 
     /// The parts of a run, in the order in which they are played.
     fn parts(&self) -> Vec<Self::Part>;
 
-    /// Options with their values that select only `part`. Empty if a run has only one part, or no options select it.
+    /// The options, with their values, that select only `part`. Empty if a run has only one part, or if no options can select `part`.
     fn selection(&self, _part: Self::Part) -> Vec<(&'static str, String)> {
         Vec::new()
     }

@@ -145,7 +145,7 @@ impl<F: LabFindings> LabReport<F> {
         }
         if let Some(FirstFailure { command, .. }) = &self.first_failure {
             let (failed, runs) = (self.runs_failed, self.runs);
-            text += &format!("\n{failed} of {runs} runs failed; the first again: {command}");
+            text += &format!("\n{failed} of {runs} runs failed; repeat the first failure with: {command}");
         }
         text
     }
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(json["first_failure"]["seed"], 5);
         assert!(
             all.text()
-                .contains("2 of 3 runs failed; the first again: steadfast-lab ")
+                .contains("2 of 3 runs failed; repeat the first failure with: steadfast-lab ")
         );
     }
 

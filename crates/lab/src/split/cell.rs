@@ -36,7 +36,7 @@ pub struct Cell {
     pub ok: bool,
     /// Total time in which both nodes spoke.
     pub two_speakers_ms: f64,
-    /// The longest time in which no node spoke. Only a silence that ends after the fault counts.
+    /// The longest time in which no node spoke. Only a silence that ends after the fault's beginning counts.
     pub silence_ms: f64,
     /// Longest silence that the configuration allows. `None` if both nodes can serve the clients.
     silence_max_ms: Option<f64>,
@@ -65,7 +65,7 @@ pub struct Cell {
 /// A fence command.
 #[derive(Clone, Debug, Serialize)]
 struct Fenced {
-    /// The node whose power it turns off.
+    /// The node whose power the command turns off.
     node: &'static str,
     /// Its start, in milliseconds since the fault.
     at_ms: f64,
@@ -241,8 +241,9 @@ fn speeches(survey: &Survey, fault_ns: u64) -> Vec<SpeechSpan> {
         .collect()
 }
 
-/// The longest gap in milliseconds between two passages of the service's segments (`Survey::passages`). Only gaps that end after the fault
-/// count. The clients' last packet counts as a last passage, so that a silence until the end is a gap, too.
+/// The longest gap in milliseconds between two passages of the service's segments (`Survey::passages`). Only gaps that end after
+/// `fault_ns`, the fault's beginning, count. The clients' last packet counts as a last passage, so that a silence until the end is a gap,
+/// too.
 fn silence_ms(survey: &Survey, fault_ns: u64) -> f64 {
     let passages = survey.passages.iter();
     let unanswered = survey

@@ -52,7 +52,7 @@ pub struct SplitOptions {
 pub struct SplitFindings {
     #[serde(flatten)]
     lan: LanOptions,
-    /// Time in which both nodes spoke, by `ASSUME/FAULT`. The longest one of several runs.
+    /// Time in which both nodes spoke, by `ASSUME/FAULT`. With several runs, the longest of their times.
     two_speakers_ms: BTreeMap<String, f64>,
     cells: Vec<Cell>,
 }

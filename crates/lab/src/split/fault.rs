@@ -23,7 +23,7 @@ const FLAPS: u32 = 7;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SplitFault {
-    /// No frame passes between the nodes; clients and witnesses reach both.
+    /// No frame passes between the nodes; clients and witnesses reach both nodes.
     CutBetween,
     /// The nodes' heartbeats are lost; everything else passes between the nodes.
     CutControl,

@@ -47,7 +47,8 @@ pub fn render(cells: &[Cell]) -> String {
     svg += "</svg>\n";
     let [a, b] = NODE_NAMES;
     format!(
-        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>Who spoke when</title>\n<h1>Who spoke when</h1>\n\
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>Times at which each node spoke</title>\n\
+         <h1>Times at which each node spoke</h1>\n\
          <p>Grey: the fault. <span style=\"color:{}\">Node {a}</span>, which was the primary, and <span style=\"color:{}\">node {b}\
          </span>, as the router heard them.</p>\n{svg}</html>\n",
         COLOURS[0], COLOURS[1],

@@ -37,7 +37,7 @@ fn right_after(fault: SplitFault, options: &PairOptions, detection: Duration) ->
     };
     let answered = assume.fence_delay(survivor) + assume.takes();
     Some(match survivor {
-        // The backup has a lease of its own and speaks by it until the arbiter has answered. It need not wait for the end of a lease.
+        // The backup has a lease of its own, and speaks under this lease until the arbiter has answered. It waits for no lease to end.
         1 => detection + answered,
         // The primary asks the arbiter when the lease of the backup has ended.
         _ => {

@@ -23,7 +23,7 @@ use self::write::write;
 use crate::recording;
 use crate::run::{LabOutcome, WrongUse, conclude};
 
-/// Maximum number of failed runs that are shrunk. The first ones tell most.
+/// Maximum number of failed runs that are shrunk, that is, reduced to the smallest scenario that breaks the same rule.
 const SHRUNK_MAX: usize = 5;
 
 /// Runs the swarm.

@@ -1,4 +1,4 @@
-//! The commands' options.
+//! The options of the commands `swarm` and `replay`.
 
 use std::path::PathBuf;
 

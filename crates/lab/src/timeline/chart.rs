@@ -301,8 +301,8 @@ impl Unit {
     }
 }
 
-/// Reduces the readings to at most `most`. Divides their time into `most / 2` intervals and keeps the first and the last reading of
-/// each, so that all steep parts of a curve stay visible.
+/// Reduces the readings to at most `most`. Divides their time into `most / 2` intervals, and keeps the first and the last reading of each
+/// interval. So all steep parts of a curve stay visible.
 pub fn thin(readings: &[CurvePoint], most: usize) -> Vec<CurvePoint> {
     let (Some(first), Some(last)) = (readings.first(), readings.last()) else {
         return Vec::new();

@@ -1,6 +1,6 @@
-//! One run as an HTML page that loads no other file. The page shows over time what the server had sent and what the client had
-//! acknowledged. It also shows the parts of the time from the fault to the survivor's first byte. A run without Steadfast can be shown
-//! beside the first run.
+//! Renders a run as an HTML page that loads no other file. The page shows over time the bytes that the server had sent and the bytes that
+//! the client had acknowledged. It also shows the parts of the time from the fault to the survivor's first byte. A run without Steadfast
+//! can be shown beside the first run.
 
 mod chart;
 mod curves;
@@ -182,7 +182,7 @@ fn render_stall(panel: &TimelinePanel) -> String {
     );
     if whole > stall {
         html += &format!(
-            ". For {} of these, the client still received what was under way",
+            ". During the first {} of this time, the client still received what was under way",
             duration(whole - stall)
         );
     }

@@ -31,8 +31,8 @@ pub struct TimelinePanel {
     pub good: bool,
     /// Time of the fault: zero of the time axis.
     pub fault_ns: u64,
-    /// The client's stall in ms: its longest wait for new bytes around the fault. `None` if there was none (in a good run) or if it never
-    /// ended (in a bad run).
+    /// The client's stall in ms: its longest wait for new bytes around the fault. `None` if there was no stall (in a good run) or if the
+    /// stall never ended (in a bad run).
     pub stall_ms: Option<f64>,
     /// The parts of the time from the fault to the survivor's first byte, in order. This time is longer than the stall, because at first
     /// the client still receives what was under way.

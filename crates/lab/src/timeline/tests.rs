@@ -87,7 +87,7 @@ fn a_page_names_the_parts_and_loads_nothing() {
         "restart gap 1.82 ms",
         "<b>40.0 ms</b>",
         "64.0 ms from the fault",
-        "For 24.0 ms of these",
+        "During the first 24.0 ms of this time",
         "nginx &amp; curl",
         "RST from server",
         "sent again",

@@ -2,9 +2,9 @@
 
 use proto::packet::Checksum;
 
-/// `RECORD_CHECKSUM_TRUSTED`.
+/// `RECORD_CHECKSUM_TRUSTED` of `bpf/abi.h`.
 const TRUSTED: u8 = 1;
-/// `RECORD_CHECKSUM_UNKNOWN`.
+/// `RECORD_CHECKSUM_UNKNOWN` of `bpf/abi.h`.
 const UNKNOWN: u8 = 2;
 
 /// The meaning of a record's flags.

@@ -23,15 +23,15 @@ pub enum WireError {
         /// The kernel's answer.
         source: std::io::Error,
     },
-    /// Pinned objects of an earlier run are there.
+    /// Pinned objects of an earlier run exist.
     #[error("{0} exists: an earlier daemon of this node left it; run `steadfast cleanup` first")]
     Leftover(PathBuf),
-    /// A successor cannot adopt what an earlier run left.
+    /// This daemon cannot adopt the pinned objects of an earlier run.
     #[error("{} is of an earlier daemon of this node and does not fit: {why}; run `steadfast cleanup` first", pin_dir.display())]
     Unfit {
         /// The directory of the earlier run's pins.
         pin_dir: PathBuf,
-        /// How the pinned objects differ from those that the successor needs.
+        /// How the pinned objects differ from the objects that this daemon needs.
         why: String,
     },
 }

@@ -11,7 +11,7 @@ use super::object::find;
 /// The priority of our tc filters. Together with a handle, it identifies our filters among others.
 const PRIORITY: u32 = 0x5f;
 
-/// Attaches a program, replacing one that has this handle already.
+/// Attaches a program. Replaces the program that has this handle already, if there is one.
 pub(crate) fn attach(
     object: &Object,
     program: &str,

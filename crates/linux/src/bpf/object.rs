@@ -61,8 +61,8 @@ pub(crate) fn open(object: &[u8]) -> Result<OpenObject, WireError> {
         .step(|| "opening the eBPF object".into())
 }
 
-/// Number of attempts to load the programs; in each, libbpf itself tries five times. The verifier gives up (EAGAIN) when its thread gets
-/// a signal or is stopped.
+/// Number of attempts to load the programs. In each attempt, libbpf itself tries five times. The verifier gives up (EAGAIN) when its thread
+/// gets a signal or is stopped.
 const VERIFIER_TRIES: usize = 5;
 
 /// Loads the object that `open` returns. Tries again with a new object if the verifier gives up.
@@ -102,8 +102,8 @@ pub(crate) fn pin_maps(object: &mut Object, pin_dir: &Path) -> Result<(), WireEr
     Ok(())
 }
 
-/// Loads the object that `open` returns with the maps that an earlier agent pinned in `pin_dir`. `None` if nothing is pinned. `abi` is the
-/// hash of the layout that the programs need.
+/// Loads the object that `open` returns, and lets its programs use the maps that an earlier agent pinned in `pin_dir`. `None` if nothing is
+/// pinned. `abi` is the hash of the layout that the programs need.
 ///
 /// # Errors
 /// [`WireError::Unfit`] if the maps do not fit. Any other error names the step that failed.
@@ -136,7 +136,7 @@ pub(crate) fn load_over_pins(
 fn reuse_maps(open: &mut OpenObject, pin_dir: &Path) -> Result<Result<(), String>, WireError> {
     for mut map in open.maps_mut() {
         let Some(name) = pinned_name(map.name()) else {
-            continue; // .rodata is each object's own
+            continue; // each object has its own .rodata
         };
         let path = pin_dir.join(&name);
         if !path.exists() {
@@ -166,7 +166,7 @@ pub(crate) fn find<'a>(object: &'a Object, program: &str) -> Program<'a> {
     object
         .progs()
         .find(|candidate| candidate.name() == OsStr::new(program))
-        .expect("compiled with it")
+        .expect("the object contains this program")
 }
 
 pub(crate) fn map_memory(object: &Object, name: &str, len: usize) -> Result<MmapRaw, WireError> {

@@ -1,8 +1,8 @@
 //! Reading a pinned eBPF ring buffer by polling.
 //!
-//! The layout is the kernel's (`kernel/bpf/ringbuf.c`): a consumer page that we write, a producer page and the data,
-//! mapped twice in a row so that a record never wraps. The consumer position is advanced only after records were
-//! handled, so no record is lost if the reader dies: its successor reads the unhandled records again.
+//! The kernel defines the layout (`kernel/bpf/ringbuf.c`): a consumer page that we write, a producer page, and the data pages. The data
+//! pages are mapped twice in a row so that a record never wraps. The consumer position is advanced only after records were handled. So no
+//! record is lost if the reader dies: the next reader reads the unhandled records again.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -31,8 +31,8 @@ impl Ring {
     pub fn open(map: MapHandle) -> std::io::Result<Self> {
         let page = page_size();
         let size = map.max_entries() as usize;
-        // SAFETY: the pages belong to the map, which `self` keeps open; the kernel writes the producer page and the
-        // data, so they are read by atomics and only below the producer position.
+        // SAFETY: the pages belong to the map, which `self` keeps open. The kernel writes the producer page and the data. So the producer
+        // position and the records' headers are read by atomics, and data is read only below the producer position.
         let consumer = unsafe { MmapOptions::new().len(page).map_mut(map.as_fd().as_raw_fd())? };
         // SAFETY: as above.
         let producer_and_data = unsafe {
@@ -91,7 +91,8 @@ impl Ring {
         self.end() - self.handled()
     }
 
-    /// Moves `position` over discarded records, and returns the record there. With `wait`, waits for a record that is being written.
+    /// Moves `position` past discarded records, and returns the first other record. If that record is still being written, waits with
+    /// `wait`, and otherwise returns [`NextRecord::Busy`].
     pub(crate) fn look(&self, position: &mut u64, end: u64, wait: bool) -> NextRecord {
         while *position < end {
             let header = self.header(*position).load(Ordering::Acquire);

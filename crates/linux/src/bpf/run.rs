@@ -15,7 +15,8 @@ pub(crate) struct RunData<'a> {
     pub(crate) output: &'a mut Vec<u8>,
 }
 
-/// Runs a program with this context, which the program may change. Returns what the program returns.
+/// Runs a program with this context. Returns what the program returns. If the program is a syscall program, its changes to the context are
+/// in `context` afterwards. A tc program's changes to its context are lost.
 pub(crate) fn run(
     object: &Object,
     program: &str,
@@ -35,8 +36,8 @@ pub(crate) fn run(
         options.data_out = data.output.as_mut_ptr().cast();
         options.data_size_out = size(data.output.len())?;
     }
-    // SAFETY: all pointers are null or point to memory of the given sizes that outlives the call. The kernel writes to `ctx_in` and
-    // `data_out`, which are mutably borrowed.
+    // SAFETY: all pointers are null or point to memory of the given sizes that outlives the call. The kernel writes to `ctx_in` (only for a
+    // syscall program) and to `data_out`. Both are mutably borrowed.
     let outcome = unsafe { libbpf_sys::bpf_prog_test_run_opts(found.as_fd().as_raw_fd(), &raw mut options) };
     if outcome < 0 {
         return Err(io::Error::from_raw_os_error(-outcome));

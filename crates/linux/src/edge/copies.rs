@@ -16,17 +16,17 @@ const BATCH_BYTES: u64 = 1 << 20;
 /// The header of a copied packet's record: time, string, direction, sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EdgeCopy {
-    /// When it passed: nanoseconds of the monotonic clock.
+    /// When the packet passed: nanoseconds of the monotonic clock.
     pub time_ns: u64,
-    /// The string of its flow.
+    /// The string of the packet's flow.
     pub string: u8,
-    /// Direction in which it passed.
+    /// Direction in which the packet passed.
     pub way: EdgeDirection,
-    /// How far its checksum can be trusted.
+    /// How far the packet's checksum can be trusted.
     pub checksum: Checksum,
-    /// Payload in bytes of each segment into which the packet would have been cut; 0: it is one segment.
+    /// Payload in bytes of each segment into which the packet would have been cut. 0: the packet is one segment.
     pub gso_size: u16,
-    /// Length of the whole packet in bytes. More than was copied if only the first segment was copied.
+    /// Length of the whole packet in bytes. Greater than the length of the copy if only the first segment was copied.
     pub whole_len: u32,
 }
 
@@ -40,8 +40,8 @@ impl EdgeCopies {
         Self { ring }
     }
 
-    /// Hands copies to `each`, with the packet from its IP header on, at most `max` of them. Stops at a copy that is still being written.
-    /// Returns how many were handled.
+    /// Hands at most `max` copies to `each`. The packet of a copy begins with its IP header. Stops at a copy that is still being written.
+    /// Returns the number of handled copies.
     pub fn drain(&mut self, max: usize, mut each: impl FnMut(&EdgeCopy, &[u8])) -> usize {
         let end = self.ring.end();
         let mut position = self.ring.handled();

@@ -16,7 +16,7 @@ use crate::network::{interfaces, packet_socket};
 const REMEMBERED: Duration = Duration::from_secs(1);
 /// Time between two questions to the kernel while it does not know the neighbour's address.
 const ASK_EVERY: Duration = Duration::from_millis(10);
-/// Size of the send buffer, which holds packets that the interface has not sent yet, in bytes as the kernel counts them.
+/// Size of the send buffer, in bytes as the kernel counts them. The buffer holds packets that the interface has not sent yet.
 const BUFFER: usize = 8 << 20;
 
 const ETHERTYPE_V4: [u8; 2] = [0x08, 0x00];
@@ -46,7 +46,7 @@ struct RememberedNeighbour {
 }
 
 impl NeighbourMemory {
-    /// The link-layer address of a neighbour. `ask` asks the kernel. It is not called if the kernel was asked a short time ago.
+    /// The link-layer address of a neighbour. `ask` asks the kernel. `ask` is not called if the kernel was asked a short time ago.
     fn address(
         &mut self,
         next_hop: IpAddr,
@@ -103,7 +103,7 @@ impl Injector {
     /// the kernel asks for it, and only a later packet can be sent.
     ///
     /// # Errors
-    /// `HostUnreachable` if the address is not known, or the kernel's error.
+    /// `InvalidInput` if the packet is neither IPv4 nor IPv6, `HostUnreachable` if the address is not known, or the kernel's error.
     pub fn send(&self, packet: &[u8], next_hop: IpAddr) -> io::Result<()> {
         let kind = match packet.first().map(|first| first >> 4) {
             Some(4) => ETHERTYPE_V4,
@@ -117,7 +117,7 @@ impl Injector {
     }
 
     /// Tells the neighbours the link-layer address of `own`, an IP address of this port. A neighbour whose cable was pulled has forgotten
-    /// the link-layer address, and may not ask for it again for a second.
+    /// the link-layer address, and may take a second until it asks again.
     ///
     /// # Errors
     /// The kernel's error.

@@ -1,4 +1,4 @@
-//! Loads the edge's programs, over new maps or over those of an earlier agent.
+//! Loads the edge's programs with new maps or with an earlier agent's maps.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -46,10 +46,10 @@ impl EdgeWire {
         Ok(Self::new(object, pin_dir, words, plan, options))
     }
 
-    /// Adopts the maps that an earlier agent of the edge named `name` pinned. Returns `None` if there are none. These stay: the flows, the
-    /// slots, the subnets, and each string's steering, generation, cap and kept values ([`EdgeWire::keep`]). Caching is off, because the
-    /// packets in the earlier agent's cache are lost. The earlier agent's program runs until [`EdgeWire::attach`] replaces it. The caller
-    /// must know that the earlier agent is dead.
+    /// Adopts the maps that an earlier agent of the edge named `name` pinned. Returns `None` if there are no such maps. Adoption does not
+    /// change the flows, the slots, the subnets, and each string's steering, generation, cap and kept values ([`EdgeWire::keep`]). Caching
+    /// is off, because the packets in the earlier agent's cache are lost. The earlier agent's program runs until [`EdgeWire::attach`]
+    /// replaces it. The caller must know that the earlier agent is dead.
     ///
     /// # Errors
     /// [`WireError::Unfit`] if the maps are of another version, of another network namespace, or for other `options` or another number

@@ -18,7 +18,7 @@ const NTF_USE: u8 = 1;
 /// States in which the kernel sends to the neighbour: reachable, stale, delay, probe, without ARP, permanent.
 const VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
 
-/// Length of a `struct ndmsg`.
+/// Length of a `struct ndmsg` in bytes.
 const HEADER: usize = 12;
 
 /// The link-layer address of `address` on an interface, if the kernel knows it. Also makes the kernel resolve or verify the link-layer

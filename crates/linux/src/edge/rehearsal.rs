@@ -20,18 +20,18 @@ const TC_ACT_REDIRECT: u32 = 7;
 /// The program's verdict on a frame, and the frame afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rehearsed {
-    /// It passed the frame to the stack. The frame is unchanged.
+    /// The program passed the frame to the stack. The frame is unchanged.
     Stack,
-    /// It dropped the frame.
+    /// The program dropped the frame.
     Dropped,
-    /// It sent this frame on, with an Ethernet header that is not filled in yet.
+    /// The program sent this frame on. The kernel would fill in the addresses of the Ethernet header later.
     Sent(Vec<u8>),
 }
 
 impl EdgeWire {
-    /// Runs the program on a frame that seems to arrive, untagged, at the interface `ifindex` of the calling thread's network namespace.
-    /// The frame is not sent, but the program changes its flows and counters, and may copy the frame for the agent. `gso_size`: bytes of
-    /// payload of each segment into which the frame would be cut; 0: the frame is one segment.
+    /// Runs the program on an untagged frame, as if the frame arrived at the interface `ifindex` of the calling thread's network namespace.
+    /// The frame is not sent, but the program changes its flows and counters, and may copy the frame for the agent. `gso_size`: payload in
+    /// bytes of each segment into which the frame would be cut. 0: the frame is one segment.
     ///
     /// # Errors
     /// The kernel's error.

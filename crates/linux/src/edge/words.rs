@@ -13,7 +13,7 @@ use super::abi::{
 };
 use super::plan::EdgeWirePlan;
 
-/// The only element of the map `state`, mapped.
+/// The mapped memory of the map `state`, which has one element.
 pub(super) struct StateWords {
     memory: MmapRaw,
 }
@@ -74,7 +74,7 @@ impl StateWords {
                 (&raw mut (*state).ifindex).write_volatile(string.ifindex);
                 (&raw mut (*state).next_hop_v4).write_volatile(v4);
                 (&raw mut (*state).next_hop_v6).write_volatile(v6);
-                (&raw mut (*state).link_v4).write_volatile(0); // the next hop may be another one
+                (&raw mut (*state).link_v4).write_volatile(0); // the next hop may have changed
                 (&raw mut (*state).link_v6).write_volatile(0);
             }
         }
@@ -192,7 +192,7 @@ impl StateWords {
         }
     }
 
-    /// Stores the link-layer address of a string's next hop, and of its port.
+    /// Stores the link-layer addresses of a string's next hop (`next_hop`) and of the string's port (`own`).
     pub(super) fn set_link(&self, string: usize, is_v6: bool, own: [u8; 6], next_hop: [u8; 6]) {
         let state = self.string(string);
         // SAFETY: the fields are fields of the string's state, within the mapping and aligned; the programs use each as one word, too.
@@ -207,7 +207,7 @@ impl StateWords {
                 AtomicU64::from_ptr(link),
             )
         };
-        own_word.store(link_word(own), Ordering::SeqCst); // first: the other word makes the programs use both
+        own_word.store(link_word(own), Ordering::SeqCst); // stored first: the programs use both words as soon as `word` is set
         word.store(link_word(next_hop), Ordering::SeqCst);
     }
 

@@ -109,7 +109,7 @@ impl KeeperClient {
         }
     }
 
-    /// The keeper's process.
+    /// The id of the keeper's process.
     ///
     /// # Errors
     /// If the kernel does not give the process id.
@@ -124,9 +124,9 @@ impl KeeperClient {
     }
 
     /// Gives a connection to the keeper. `client` is its live socket, and `replica` is the replica's socket if the plan has one. `input`
-    /// is the logged input that the application gets before the bytes from the socket. Once this returns, the keeper gets the connection
-    /// even if the caller dies. The caller closes its own descriptors. [`settle`](Self::settle) tells whether the keeper took the
-    /// connection.
+    /// is the logged input that the application gets before the bytes from the socket. Once this function has returned, the keeper gets the
+    /// connection even if the caller dies. The caller closes its own descriptors. [`settle`](Self::settle) tells whether the keeper took
+    /// the connection.
     ///
     /// # Errors
     /// The connection was not sent, because the channel failed, or because the keeper refused an earlier connection. That earlier

@@ -4,7 +4,7 @@ use proto::restart::{http, replay, replica};
 
 use super::status::ConnectionEnding;
 
-/// The end of a connection that the two sides did not close in order.
+/// The abnormal end of a connection, and the reason as a phrase.
 pub(super) struct RelayAbort(pub ConnectionEnding, pub String);
 
 /// Compares the output that the application repeats with the logged output.

@@ -1,8 +1,9 @@
-//! Moves bytes from one socket to another. The flow keeps bytes that the sink does not take at once, and reads no more until the sink
-//! has taken them.
+//! A flow moves bytes from one socket of a relayed connection to the other, in one direction. It keeps bytes that the sink does not take at
+//! once, and reads no more until the sink has taken them.
 //!
-//! At most one task waits for each direction of a socket. So the task can use the socket's single slot for each direction
-//! (`poll_*_ready`). An entry in the socket's list of waiters would take memory for as long as the connection is idle.
+//! At most one task waits for each direction of a socket. So the task can register in the single waker that tokio has for each direction of
+//! a socket (`poll_*_ready`). The alternative (`readable()`, `writable()`) puts an entry in the socket's list of waiters. The entry would
+//! take memory for as long as the connection is idle.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -46,7 +47,10 @@ impl Outgoing {
 
     /// Writes as many of `bytes` as the socket takes now, and keeps the rest. No earlier bytes may be left.
     pub fn start(&mut self, sink: &TcpStream, bytes: &[u8]) -> io::Result<()> {
-        debug_assert!(self.bytes.is_empty(), "the source was held up");
+        debug_assert!(
+            self.bytes.is_empty(),
+            "the source must not be read while bytes are left"
+        );
         let written = match sink.try_write(bytes) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             outcome => outcome?,
@@ -69,14 +73,14 @@ impl Outgoing {
         Ok(())
     }
 
-    /// A buffer for bytes that a filter produces. [`finish`](Self::finish) writes them.
+    /// A buffer for bytes that the relay's filter produces. [`finish`](Self::finish) writes them.
     pub const fn room(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 }
 
-/// Waits until `source` has bytes, then for the turn of the connection's client (`client`). Then gives the bytes to
-/// `take`. Afterwards other flows reuse the memory of the bytes. Returns `None` at the stream's end.
+/// Waits until `source` has bytes, then until it is the turn of the connection's client (`client`). Then gives the bytes to `take`.
+/// Afterwards other flows reuse the memory of the bytes. Returns `None` at the stream's end.
 ///
 /// # Errors
 /// The source failed.

@@ -27,8 +27,8 @@ pub(super) struct Keeper {
     pub stop: watch::Sender<bool>,
     pub agents: Cell<usize>,
     live: RefCell<BTreeMap<u64, Rc<KeptConnection>>>,
-    /// The list of volatile header fields of the connection adopted last. Connections of one service are adopted together, so they can
-    /// share one list.
+    /// The header fields that may differ between two executions of a request ([`Volatile`]), as listed for the connection adopted last.
+    /// Connections of one service are adopted together, so they can share one list.
     volatile: RefCell<Volatile>,
     services: RefCell<BTreeMap<String, KeeperServiceStatus>>,
     ended: RefCell<VecDeque<EndedStatus>>,

@@ -47,7 +47,7 @@ pub enum AdoptionPlan {
         /// `Connection: close`, and this connection ends after that reply.
         closes: bool,
     },
-    /// The replica's connection goes on; it gets the logged input that it has not been fed, then what the client sends.
+    /// The replica's connection goes on. The replica gets the logged input that it has not been fed yet, then what the client sends.
     Replica {
         /// Whether the replica's or the primary's output is ahead, and by which bytes.
         resume: replica::ReplicaResume,

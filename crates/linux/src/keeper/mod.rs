@@ -11,9 +11,9 @@
 //! logged output. A connection whose reply cannot be continued, or whose application fails, is reset, so that the client notices the
 //! failure.
 //!
-//! The keeper has one thread, and each connection is a task. All tasks read and write through one shared buffer, so an idle task owns
-//! none. A task keeps only the bytes that a socket does not take at once, and reads nothing more from the source until the socket has
-//! taken them.
+//! The keeper has one thread, and each connection is a task. All tasks read and write through one shared buffer, so an idle task has no
+//! buffer of its own. If a socket does not take all bytes, the task keeps the rest, and does not read from the other socket until the rest
+//! is written.
 
 mod channel;
 mod client;
@@ -41,7 +41,7 @@ pub use status::{
     ConnectionEnding, EndedStatus, KeeperConnectionStatus, KeeperServiceStatus, KeeperStatus, RelayState,
 };
 
-/// How the keeper works.
+/// Options of the keeper.
 #[derive(Clone, Debug)]
 pub struct KeeperOptions {
     /// The control socket that agents connect to. Only the owner of its file may connect.
@@ -55,8 +55,9 @@ pub struct KeeperOptions {
     /// The keeper connects to the application for an idle client when the client sends, or else after this time. From
     /// then on, the application's own idle timeout applies.
     pub idle: Duration,
-    /// How long the client may be silent after the output to it has ended. The kernel's FIN_WAIT2 has the same bound. Also how long
-    /// a client may acknowledge nothing before a failed connection is reset although output is left.
+    /// How long the client may be silent after the output to it has ended. The kernel bounds FIN_WAIT2 by the same time. If a connection
+    /// fails while output is unacknowledged, the keeper waits with the reset: until all output is acknowledged, or until the client has
+    /// acknowledged nothing for this long.
     pub linger: Duration,
     /// The process ends after it has had no connection and no agent for this long.
     pub unused: Duration,

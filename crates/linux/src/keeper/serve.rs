@@ -28,10 +28,10 @@ use super::relay::Relay;
 use super::{KeeperClient, KeeperOptions};
 use crate::own_file::OwnFile;
 
-/// Pause after a connection of an agent could not be accepted: out of descriptors, most likely.
+/// Pause after a connection of an agent could not be accepted. The likely cause is a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why there is no keeper.
+/// An error that prevents the keeper from running.
 #[derive(Debug, Error)]
 #[error("keeper: {step}: {source}")]
 pub struct KeeperError {
@@ -52,7 +52,7 @@ fn at<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> KeeperError {
 /// of its parent. It ignores SIGHUP and SIGINT, which are meant for the parent.
 ///
 /// # Errors
-/// The control socket cannot be made, or another keeper serves there.
+/// The control socket cannot be made, or another keeper serves at its path.
 pub fn run(options: KeeperOptions) -> Result<(), KeeperError> {
     detach()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -70,7 +70,7 @@ pub fn run(options: KeeperOptions) -> Result<(), KeeperError> {
 
 fn detach() -> Result<(), KeeperError> {
     match nix::unistd::setsid() {
-        Ok(_) | Err(Errno::EPERM) => {} // EPERM: it leads a group already
+        Ok(_) | Err(Errno::EPERM) => {} // EPERM: this process leads a process group already
         Err(error) => return Err(at("setsid")(error)),
     }
     for ignored in [Signal::SIGHUP, Signal::SIGINT] {
@@ -101,7 +101,7 @@ pub(super) async fn serve(
             }
             // An agent may have removed the control socket's file, or renamed it to make room for another keeper.
             if let Err(error) = file.remove() {
-                tracing::warn!(%error, "the control socket's file stays");
+                tracing::warn!(%error, "cannot remove the control socket's file; it stays");
             }
             while !keeper.is_empty() {
                 keeper.changed.notified().await;
@@ -186,11 +186,12 @@ async fn attend(keeper: Rc<Keeper>, agent: AsyncFd<OwnedFd>) {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 KeeperAnswer::Refused(error.to_string())
             }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue, // reported once; the remaining requests follow
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue, // reported once; then further requests can be read
             Err(_) => break,
         };
         if let Err(error) = say(&agent, &answer).await {
-            // A long answer takes a descriptor, and there may be none left. Without an answer the agent would think that the keeper hangs.
+            // A long answer is sent in a file, whose descriptor may be one too many. Without an answer the agent would think that the
+            // keeper hangs.
             let _ = say(&agent, &KeeperAnswer::Refused(error.to_string())).await;
         }
         if matches!(answer, KeeperAnswer::Stopping) {
@@ -250,6 +251,6 @@ fn adopt(keeper: &Rc<Keeper>, request: Received<KeeperRequest>) -> Result<Relay,
 fn take(socket: OwnedFd) -> io::Result<TcpStream> {
     let stream = StdStream::from(socket);
     stream.set_nonblocking(true)?;
-    SockRef::from(&stream).set_keepalive(true)?; // notices, though late, that the other end has vanished
+    SockRef::from(&stream).set_keepalive(true)?; // so the kernel notices, though late, that the other end has vanished
     TcpStream::from_std(stream)
 }

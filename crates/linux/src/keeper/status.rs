@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// All connections, past and present.
+/// The keeper's report: sums over all connections, the live connections, and the connections that ended last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeeperStatus {
     /// Sums, by service.
     pub services: BTreeMap<String, KeeperServiceStatus>,
-    /// The live connections, in the order of their numbers.
+    /// The live connections, sorted by id.
     pub connections: Vec<KeeperConnectionStatus>,
     /// The connections that ended last, at most [`ENDED_MAX`], oldest first.
     pub ended: Vec<EndedStatus>,
@@ -54,7 +54,7 @@ impl KeeperStatus {
         sums.live += count;
     }
 
-    /// The status to report when the keeper is gone. Its live connections are gone too.
+    /// The status to report after the keeper died: its live connections ended by [`ConnectionEnding::KeeperLost`].
     #[must_use]
     pub fn of_the_past(mut self) -> Self {
         self.connections.clear();
@@ -81,9 +81,9 @@ pub struct KeeperServiceStatus {
     pub refused: u64,
     /// Requests during whose second execution the application failed. They are not executed a third time.
     pub quarantined: u64,
-    /// Bytes passed to the application, of connections that ended.
+    /// Bytes passed to the application on connections that have ended.
     pub to_application: u64,
-    /// Bytes passed to clients, of connections that ended.
+    /// Bytes passed to clients on connections that have ended.
     pub to_client: u64,
 }
 

@@ -1,6 +1,5 @@
-//! Lets clients that wait for their first byte go first. After a takeover hundreds wait at once. The clients that get
-//! their first bytes early cause more traffic while others still wait. Without turns, the last client would wait for
-//! all that traffic too.
+//! Lets clients that wait for their first byte go first. After a takeover, hundreds of clients wait at the same time. The clients that get
+//! their first bytes early cause more traffic while others still wait. Without turns, the last client would wait for all that traffic too.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -69,7 +68,7 @@ impl Turns {
         self.waiting.get() > 0 && Instant::now() < self.moved.get() + STUCK
     }
 
-    /// Whether the client of `turn` has been served, and others have not.
+    /// Whether the client of `turn` has been served, and another client still waits ([`somebody_waits`](Self::somebody_waits)).
     fn is_behind(&self, turn: &Cell<ClientTurn>) -> bool {
         turn.get() == ClientTurn::Served && self.somebody_waits()
     }
@@ -77,7 +76,7 @@ impl Turns {
     /// If the client of `turn` has been served, lets clients that still wait for their first byte go first.
     pub async fn give_way(&self, turn: &Cell<ClientTurn>) {
         if self.is_behind(turn) {
-            Box::pin(self.wait(turn)).await; // boxed, because most connections never wait and so need no memory for it
+            Box::pin(self.wait(turn)).await; // boxed, so that a connection that never waits needs no memory for this future
         }
     }
 

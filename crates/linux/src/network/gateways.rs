@@ -1,5 +1,5 @@
-//! The routers behind an interface. For IPv4, `/proc` lists the routes of the main routing table. For IPv6 it lists the
-//! routes of all tables. This program's own route to the peer's wire is one of them, so the peer is found too.
+//! The routers behind an interface. For IPv4, `/proc` lists the routes of the main routing table. For IPv6, `/proc` lists the routes of all
+//! tables. This program's own IPv6 route to the peer's wire is one of them, so the peer is found as a gateway too.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,4 +1,4 @@
-//! The second guard (nftables): without the right to speak, none of this node's own segments leaves from a service's address.
+//! The second guard (nftables). While this node has no right to speak, the guard drops all segments of its own from a service's address.
 //!
 //! The guard is independent of the eBPF programs. If these programs have a bug or are absent (`tc filter del`), no client is reset, and no
 //! client gets an answer that the primary does not know of. A kernel sends a RST of its own accord for every segment that meets no
@@ -7,7 +7,8 @@
 //! A takeover speaks before the right is granted, since granting takes a message to the kernel. So the guard lets segments with
 //! [`MARK_SPEAK`] pass: restored sockets have this mark, and new connections take it from a SYN that the wire let in. A RST needs the
 //! right, or [`MARK_END`]. This mark is set for the deliberate RST of a connection whose takeover was decided. A wire that took over
-//! some connections while the primary lives needs this mark, too. The kernel never sets the mark by itself.
+//! some connections while the primary lives has no right either, so the RSTs of these connections need this mark. The kernel never sets
+//! the mark by itself.
 //!
 //! The table also guards the input. Packets that do not arrive on the service interface have not passed the wire: packets from a
 //! container, from a network behind another interface, or from a program on this node whose segments no eBPF program on `lo` has seen.

@@ -66,7 +66,7 @@ impl Interface {
     }
 }
 
-/// The index of the interface through which packets to `address` leave, and whether they go to a gateway; `None` without a route.
+/// The index of the interface through which packets to `address` leave, and whether the packets go to a gateway. `None` without a route.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -127,7 +127,7 @@ struct EthtoolValue {
     data: u32,
 }
 
-/// Asks the interface `name` for the number that `command` stands for.
+/// Asks the driver of the interface `name` for a number. `command` says for which one.
 fn ethtool(socket: &Socket, name: &str, command: u32) -> io::Result<u32> {
     // SAFETY: an ifreq of zeroes is valid: every member of its union is plain integers, addresses or a null pointer.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

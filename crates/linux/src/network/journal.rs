@@ -1,7 +1,7 @@
-//! The write-ahead journal: each step is on disk before it is done.
+//! The write-ahead journal: each step is written to disk before the step is done.
 //!
-//! A text file with one JSON value per line: first the header with the plan and its steps, then one [`Begun`] per begun step. If the
-//! last line has no line end, the writer died while writing it, so its step was not done.
+//! A text file with one JSON value per line: first the header with the plan and its steps, then one [`Begun`] per begun step. If the last
+//! line has no line end, the writer died while writing it, so the step of this line was not done.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -127,7 +127,7 @@ impl Journal {
         self.begun.iter().any(|begun| begun.begin == index)
     }
 
-    /// The steps that were begun, last first, with what must be restored.
+    /// The steps that were begun, last first, each with the result of [`NetworkStep::find`].
     pub(super) fn begun_last_first(&self) -> Vec<(usize, Option<String>)> {
         self.begun
             .iter()

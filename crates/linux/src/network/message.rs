@@ -13,7 +13,7 @@ pub(crate) const NLMSG_DONE: u16 = 3;
 /// `struct nlmsghdr`.
 const HEADER: usize = 16;
 
-/// One message: its type and what follows the header.
+/// One message: its type, and the bytes after its header.
 pub(crate) struct RawNetlinkMessage<'a> {
     pub(crate) kind: u16,
     pub(crate) body: &'a [u8],
@@ -36,7 +36,7 @@ impl RawNetlinkMessage<'_> {
     }
 }
 
-/// The messages of one datagram; what is cut off is left out.
+/// The messages of one datagram, up to the first message that is incomplete.
 pub(crate) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = RawNetlinkMessage<'_>> {
     std::iter::from_fn(move || {
         let header = datagram.get(..HEADER)?;

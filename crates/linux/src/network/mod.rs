@@ -151,8 +151,8 @@ impl Network {
         Ok(())
     }
 
-    /// Continues with the network of a dead daemon, from its `journal`; `None` if there is no journal. The VIPs and the right to speak
-    /// that the daemon had put up stay. Unlike [`Network::prepare`], this function undoes nothing: neither the dead daemon's steps
+    /// Continues with the network of a dead daemon, from its `journal`; `None` if there is no journal. The dead daemon's VIPs stay up, and
+    /// the rights to speak that it granted stay. Unlike [`Network::prepare`], this function undoes nothing: neither the dead daemon's steps
     /// nor, after an error, its own steps.
     ///
     /// # Errors
@@ -197,7 +197,7 @@ impl Network {
         begun.try_for_each(|(_, step)| step.apply(&self.netlink))
     }
 
-    /// Takes down the VIPs; the rest stays.
+    /// Takes down the VIPs and their rules. The steps that every part needs stay.
     ///
     /// # Errors
     /// All that could not be taken down.
@@ -205,7 +205,7 @@ impl Network {
         self.retreat(|step| step.switched().is_some())
     }
 
-    /// Takes down one VIP, for all services at that address; the rest stays.
+    /// Takes down one VIP and its rule, for all services at that address. Everything else stays.
     ///
     /// # Errors
     /// If it could not be taken down.
@@ -230,7 +230,7 @@ impl Network {
         let outcome = self.voice.set(&table, service, may);
         speakers.retain(|speaker| *speaker != service);
         if may || outcome.is_err() {
-            speakers.push(service); // after a failed withdrawal too, so that the next one is carried out
+            speakers.push(service); // after a failed withdrawal too, so that the next withdrawal is carried out
         }
         outcome
     }
@@ -245,7 +245,7 @@ impl Network {
         forgotten.map_err(NetworkError::at("forget the neighbour", address))
     }
 
-    /// All interfaces with their addresses. Opens no socket.
+    /// All interfaces with their addresses. Uses the netlink socket that is already open.
     ///
     /// # Errors
     /// If the kernel cannot be asked.
@@ -298,7 +298,7 @@ impl Network {
         Ok(())
     }
 
-    /// Undoes the begun steps that `which` chooses, last first. A step that cannot be undone does not keep the others from being undone.
+    /// Undoes the begun steps that `which` chooses, last first. If undoing one step fails, the other steps are still undone.
     fn retreat(&mut self, which: impl Fn(&NetworkStep) -> bool) -> Result<(), UndoError> {
         let mut failed = Vec::new();
         for (index, found) in self.journal.begun_last_first() {
@@ -324,7 +324,7 @@ fn give_up(undone: Result<(), UndoError>) {
 }
 
 /// Restores the network for a daemon that died and left `journal` behind: the network becomes as that daemon found it. Does nothing if
-/// there is no journal, or if the machine was started anew since. Can be repeated.
+/// there is no journal, or if the machine has been rebooted since. Can be repeated.
 ///
 /// # Errors
 /// All that could not be restored. Or the error of a journal that cannot be read or belongs to another network

@@ -1,4 +1,4 @@
-//! Telling the neighbours where an address is, and asking them.
+//! Announces addresses to the neighbours, and asks the neighbours which of them has an address.
 
 use std::io::{self, Read};
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ impl Announcer {
     /// An announcer on `interface`.
     ///
     /// # Errors
-    /// If it is not an Ethernet interface, or packet sockets are not allowed here (CAP_NET_RAW).
+    /// If `interface` is not an Ethernet interface, or if packet sockets are not allowed (they need CAP_NET_RAW).
     pub fn open(interface: &Interface) -> Result<Self, NetworkError> {
         let at = || interface.name.clone();
         let mac = ethernet(interface)?;
@@ -40,7 +40,7 @@ impl Announcer {
         })
     }
 
-    /// Says once that `address` is here: by gratuitous ARP in request and reply form, or by an unsolicited neighbour
+    /// Announces once that `address` is on this interface: by gratuitous ARP in request and reply form, or by an unsolicited neighbour
     /// advertisement. No receiver confirms the frames, and they may be lost, so call this several times.
     ///
     /// # Errors
@@ -58,7 +58,8 @@ impl Announcer {
     }
 }
 
-/// Asks the neighbours on `interface` for `address`, from our own address there. `None` if nobody answers in time.
+/// Asks the neighbours on `interface` for the link-layer address of `address`. The question's source is our own address on `interface`.
+/// `None` if nobody answers in time.
 ///
 /// # Errors
 /// If the question cannot be asked.
@@ -71,8 +72,8 @@ pub fn resolve(
     Ok(ask(interface, from, address, within, 1)?.first().copied())
 }
 
-/// All neighbours on `interface` that say within this time that `address` is theirs, sorted. The question is that of duplicate
-/// address detection (RFC 5227, RFC 4862), so no neighbour learns anything from it. Always waits for the whole time.
+/// All neighbours on `interface` that say within the time `within` that they have `address`, sorted. The question is a probe of duplicate
+/// address detection (RFC 5227, RFC 4862), so no neighbour changes its cache. Always waits for the whole time.
 ///
 /// # Errors
 /// If the question cannot be asked.

@@ -59,7 +59,7 @@ pub struct Interface {
     pub addresses: Vec<IpAddr>,
 }
 
-/// Where a route sends packets.
+/// The target to which a route sends packets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum RouteTarget {
@@ -221,7 +221,8 @@ impl Netlink {
         self.change(RouteNetlinkMessage::DelRoute(message), 0)
     }
 
-    /// Whether the kernel has a rule with the selectors, the priority and the table of `rule`. Its protocol may differ.
+    /// Whether the kernel has a rule with the selectors, the priority and the table of `rule`. The routing protocol number of the kernel's
+    /// rule may differ.
     pub(super) fn has_rule(&self, rule: &RoutingRule) -> io::Result<bool> {
         let ours = rule_message(rule);
         let same = |theirs: &RuleMessage| {
@@ -356,7 +357,7 @@ impl Netlink {
         Ok(message)
     }
 
-    /// Asks for a list. The kernel's refusal is the error.
+    /// Asks for a list. Fails if the kernel refuses.
     fn dump(&self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.request(message, NLM_F_REQUEST | NLM_F_DUMP)
     }

@@ -37,8 +37,9 @@ const TARGET_LINK_ADDRESS: u8 = 2;
 /// Flag of a neighbour advertisement: the receiver replaces the address that it has cached.
 const OVERRIDE: u32 = 0x2000_0000;
 
-/// Frames that tell all neighbours, unasked, that `address` is at `mac`. For IPv4 there are two frames, a request and a reply. For a
-/// second after the last change (`locktime`), Linux ignores a reply unless its target hardware address is the sender's, as here.
+/// Frames that tell all neighbours, unasked, that `address` is at `mac`. For IPv4 there are two frames, a request and a reply. For a second
+/// after the last change of its cache entry (`locktime`), Linux ignores a reply unless the reply's target hardware address is the sender's.
+/// So this reply has the sender's address as its target hardware address.
 pub(crate) fn announcements(mac: Mac, address: IpAddr) -> Vec<Vec<u8>> {
     match address {
         IpAddr::V4(v4) => vec![
@@ -135,7 +136,7 @@ fn neighbor_message(kind: u8, flags: u32, target: Ipv6Addr, option: Option<(u8, 
     body
 }
 
-/// `to` is a multicast address.
+/// A frame with the ICMPv6 message `body`, whose checksum it fills in. `to` must be a multicast address.
 fn icmpv6(mac: Mac, from: Ipv6Addr, to: Ipv6Addr, mut body: Vec<u8>) -> Vec<u8> {
     let length = u16::try_from(body.len()).expect("a neighbour message is short");
     let mut pseudo_header = Vec::new();

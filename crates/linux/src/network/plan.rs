@@ -30,7 +30,7 @@ pub struct NetworkService {
     pub interface: String,
     /// The peer's address on the interface, of the VIP's family.
     pub peer: IpAddr,
-    /// Where the local application listens, of the VIP's family.
+    /// The address at which the local application listens, of the VIP's family.
     pub application: SocketAddr,
 }
 
@@ -122,7 +122,7 @@ fn behind(tables: &mut Tables<'_>, service: &NetworkService) -> Result<Vec<Netwo
         return Err(NetworkError::new(
             "find",
             object,
-            io::Error::other("there is none"),
+            io::Error::other("no such interface"),
         ));
     }
     if service.address.is_ipv4() {
@@ -137,7 +137,8 @@ fn behind(tables: &mut Tables<'_>, service: &NetworkService) -> Result<Vec<Netwo
     };
     let table = tables.take(&way)?;
     steps.push(NetworkStep::Route { table, way });
-    // The guard refuses packets that did not pass the wire, by ICMP. The ICMP packet must go back the way the packet came.
+    // The guard refuses packets that did not pass the wire, by ICMP. The ICMP packet must not go through the peer, but back the way the
+    // refused packet came.
     steps.push(NetworkStep::Rule(RoutingRule {
         priority: PRIORITY_REFUSAL,
         from: service.address.ip(),
@@ -155,8 +156,8 @@ fn behind(tables: &mut Tables<'_>, service: &NetworkService) -> Result<Vec<Netwo
     Ok(steps)
 }
 
-/// The step that gives `key` one of the values `enough` on `interface`, if a step is needed. The kernel uses the larger one of the
-/// interface's own value and the value of `all`.
+/// The step that sets `key` to `value` on `interface`. `None` if the kernel already uses one of the values `enough`. The kernel uses the
+/// larger one of the interface's own value and the value of `all`.
 fn arp(
     interface: &str,
     key: &str,
@@ -197,8 +198,8 @@ fn relaying(tables: &mut Tables<'_>, service: &NetworkService) -> Result<Vec<Net
     let mut steps = vec![NetworkStep::Route { table, way }];
     let application = service.application;
     // An application at a loopback address has only local clients, so its rule needs no mark. An application at another address may
-    // have other clients. There the mark distinguishes relayed connections: the keeper's SYN has it, and `tcp_fwmark_accept` makes
-    // an accepted socket take it from the SYN. New clients during a takeover need this setting too, because the wire marks their SYNs.
+    // have other clients. There the mark distinguishes relayed connections: the keeper's SYN has the mark, and `tcp_fwmark_accept` makes an
+    // accepted socket take the mark from the SYN. New clients during a takeover need this setting too, because the wire marks their SYNs.
     let mark = (!application.ip().is_loopback()).then_some(RELAY_MARK);
     let accept = "ipv4/tcp_fwmark_accept";
     if read_number(accept)? == 0 {
@@ -226,7 +227,7 @@ fn read_number(key: &str) -> Result<u32, NetworkError> {
     read().map_err(NetworkError::at("read", format!("sysctl {key}")))
 }
 
-/// Finds routing tables that are not in use, and remembers which one each [`RouteTarget`] has.
+/// Finds routing tables that are not in use, and remembers which table each [`RouteTarget`] has.
 struct Tables<'a> {
     netlink: &'a Netlink,
     left: std::ops::RangeInclusive<u32>,

@@ -1,8 +1,8 @@
 //! Lists and destroys the kernel's TCP sockets of a service, whichever process owns them, and reads what the kernel knows of them.
 //!
-//! A deposed node has live sockets of connections that the survivor continues. Their owner would send something on them sooner or
-//! later, at the latest a FIN. So this node tells the kernel to destroy them (SOCK_DESTROY of `linux/sock_diag.h`). The kernel sends a
-//! RST for each, so the guards must be closed at that time.
+//! A deposed node has live sockets of connections that the survivor continues. The processes that own these sockets would send something
+//! sooner or later, at the latest a FIN. So this node tells the kernel to destroy the sockets (SOCK_DESTROY of `linux/sock_diag.h`). The
+//! kernel sends a RST for each socket, so at that time the guards must drop the VIP's packets.
 
 use std::io;
 use std::mem::offset_of;
@@ -39,19 +39,19 @@ const DIAG_MARK: u16 = 15;
 const DIAG_INFO: u16 = 2;
 const WITH_INFO: u8 = 1 << (DIAG_INFO - 1);
 
-/// Flags of `tcpi_options` (`linux/tcp.h`). `OPTION_MICROSECONDS`: the timestamps count microseconds. The timestamps of
-/// a restored socket never do.
+/// Flags of `tcpi_options` (`linux/tcp.h`). `OPTION_MICROSECONDS`: the timestamps count microseconds. The timestamps of a restored socket
+/// never count microseconds.
 const OPTION_TIMESTAMPS: u8 = 1;
 const OPTION_SACK: u8 = 2;
 const OPTION_WINDOW_SCALE: u8 = 4;
 const OPTION_MICROSECONDS: u8 = 64;
-/// Bytes that timestamps take of each segment (RFC 7323 appendix A).
+/// Bytes of each segment that the timestamps option takes (RFC 7323 appendix A).
 const TIMESTAMPS_BYTES: u32 = 12;
 
 /// `struct inet_diag_sockid`: ports and addresses in network byte order, interface, cookie.
 const SOCKET_ID: usize = 48;
 
-/// Number of times that connections are listed and destroyed: new ones may come in meanwhile.
+/// Maximum number of times that connections are listed and destroyed. New connections may come in meanwhile.
 const ROUNDS: usize = 8;
 
 /// Destroys all TCP connections whose local end is `vip`, in any state from the handshake to TIME-WAIT, of IPv4 and IPv6
@@ -120,8 +120,8 @@ pub struct ListeningSocket {
 /// program `death` has marked them.
 ///
 /// # Errors
-/// The kernel's error. Without CAP_NET_ADMIN there is no error, but the kernel does not tell marks. Then the
-/// listeners of dying processes are listed too.
+/// The kernel's error. Without CAP_NET_ADMIN there is no error, but the kernel does not report marks. Then the listeners of dying processes
+/// are listed too.
 pub fn listeners(port: u16) -> Result<Vec<ListeningSocket>, NetworkError> {
     let run = || {
         let diag = SockDiag::open()?;
@@ -140,8 +140,8 @@ pub fn listeners(port: u16) -> Result<Vec<ListeningSocket>, NetworkError> {
 }
 
 /// The clients that have an open or half-closed connection to `vip`, each with the connection's terms as the kernel knows them. The list
-/// is sorted by the clients' addresses and contains only addresses greater than `after`. Leaves out connections whose owner has closed
-/// them and whose output has arrived.
+/// is sorted by the clients' addresses and contains only addresses greater than `after`. Leaves out a connection if its owner has closed it
+/// and the client has acknowledged all output.
 ///
 /// # Errors
 /// The kernel's error.
@@ -165,8 +165,8 @@ pub fn open_behind(
     run().map_err(NetworkError::at("list the connections of", vip))
 }
 
-/// The terms of the handshakes of `clients` with `vip`, which no later packet shows. `None` for a client without an open or half-closed
-/// connection.
+/// The terms on which `clients` and `vip` agreed in their handshakes. No later packet shows these terms. `None` for a client without an
+/// open or half-closed connection.
 ///
 /// # Errors
 /// The kernel's error.
@@ -268,7 +268,7 @@ impl SockDiag {
         }
     }
 
-    /// The terms of the client's connection. `None` if it is neither open nor half closed.
+    /// The terms of the client's connection. `None` if the connection is neither open nor half closed.
     fn terms(&self, vip: SocketAddr, client: SocketAddr) -> io::Result<Option<Terms>> {
         let (family, id) = connection(vip, client);
         let known = self.look_up(family, WITH_INFO, &id)?;
@@ -376,12 +376,12 @@ fn local(family: u8, id: &SocketId) -> SocketAddr {
     end(family, id, 0, 4)
 }
 
-/// The other end, likewise.
+/// The remote end of a socket, with an IPv4 address in the same case.
 fn remote(family: u8, id: &SocketId) -> SocketAddr {
     end(family, id, 2, 20)
 }
 
-/// The end whose port and address stand at these places.
+/// The end whose port and address are at these offsets of `id`.
 fn end(family: u8, id: &SocketId, port: usize, address: usize) -> SocketAddr {
     let port = u16::from_be_bytes([id[port], id[port + 1]]);
     let address: [u8; 16] = id[address..address + 16].try_into().expect("16 bytes");
@@ -393,13 +393,14 @@ fn end(family: u8, id: &SocketId, port: usize, address: usize) -> SocketAddr {
     SocketAddr::new(address, port)
 }
 
-/// The mark of a socket, if the asker may know it.
+/// The mark of a socket. 0 if the kernel does not report the mark to this process.
 fn mark_of(body: &[u8]) -> u32 {
     let mark = attribute(body, DIAG_MARK).and_then(<[u8]>::first_chunk);
     mark.map_or(0, |&bytes| u32::from_ne_bytes(bytes))
 }
 
-/// One of the attributes behind a message: each has its length and type in front.
+/// The value of the attribute of type `wanted` in `body`. The attributes follow the `struct inet_diag_msg`. Each begins with its length and
+/// type.
 fn attribute(body: &[u8], wanted: u16) -> Option<&[u8]> {
     let mut rest = body.get(DIAG_MESSAGE..)?;
     loop {

@@ -96,7 +96,8 @@ impl NetworkStep {
     /// Looks at what the step will change. Returns what [`Self::undo`] must restore or leave, if anything.
     ///
     /// # Errors
-    /// If the guard, route or rule that the step makes is there already. It is not ours, so undoing the step would remove what others made.
+    /// If the guard, route or rule that the step makes is there already. Another program made it, so undoing the step would remove that
+    /// program's object.
     pub(super) fn find(&self, netlink: &Netlink) -> Result<Option<String>, NetworkError> {
         let object = self.to_string();
         let there = match self {
@@ -181,7 +182,7 @@ pub(super) fn not_ours() -> io::Error {
     )
 }
 
-/// Restores a value, unless somebody else has changed it since; their value stays.
+/// Restores a value, unless another program has changed it since. The other program's value stays.
 fn restore(key: &str, ours: &str, found: Option<&str>) -> io::Result<()> {
     let now = sysctl::read(key)?;
     match found {

@@ -1,4 +1,4 @@
-//! Grants and withdraws the right to speak by one message to the kernel, so that a takeover need not wait for a program to start.
+//! Grants and withdraws the right to speak by one message to the kernel, so that a takeover need not wait until `nft` has started.
 //!
 //! The message is a batch of nf_tables (`linux/netfilter/nfnetlink.h`, `linux/netfilter/nf_tables.h`) with one change
 //! of one set element.
@@ -42,7 +42,7 @@ const NFTA_LIST_ELEM: u16 = 1;
 const NFTA_SET_ELEM_KEY: u16 = 1;
 const NFTA_DATA_VALUE: u16 = 1;
 
-/// Changes who may speak: the sets `speak4` and `speak6` of a guard's table.
+/// Changes which services may speak: the sets `speak4` and `speak6` of a guard's table.
 pub(super) struct SpeakerSets {
     socket: Socket,
 }

@@ -34,17 +34,17 @@ pub struct WirePlan {
     pub peer_udp_port: u16,
     /// SCTP port.
     pub port: u16,
-    /// The endpoint answers calls while it has fewer associations than this.
+    /// The endpoint accepts new associations from peers while it has fewer associations than this.
     pub associations_max: usize,
 }
 
 /// Why an endpoint cannot be opened.
 #[derive(Debug, Error)]
 pub enum WireOpenError {
-    /// The socket of an address.
+    /// The socket of an address cannot be opened.
     #[error("opening the SCTP socket of {0}: {1}")]
     Socket(IpAddr, io::Error),
-    /// The configuration of the endpoint.
+    /// The configuration of the endpoint is invalid.
     #[error("the SCTP configuration: {0}")]
     Config(#[from] InvalidSctp),
     /// The kernel gives no random bytes.
@@ -110,7 +110,7 @@ impl SctpWire {
     /// Opens the sockets.
     ///
     /// # Errors
-    /// The address whose socket cannot be opened, or an invalid configuration.
+    /// The address whose socket cannot be opened, an invalid configuration, or a lack of random bytes.
     pub fn open(config: SctpConfig, plan: &WirePlan) -> Result<Self, WireOpenError> {
         let mut secret = [0; 32];
         fill_random(&mut secret).map_err(WireOpenError::Random)?;
@@ -194,9 +194,9 @@ impl SctpWire {
         }
     }
 
-    /// Sends the answers to a packet that no association took. An answer to its sender goes back to the sender's port, by the socket at
-    /// which the packet arrived. The path of a peer with the same address does not change. A peer that restarts and calls from another port
-    /// counts as a stranger until its cookie has come.
+    /// Sends the answers to a packet that no association took. An answer to the packet's sender goes to the sender's UDP port, through the
+    /// socket at which the packet arrived. It does not change the port and the socket that are used for an existing association with the
+    /// sender's address. So a peer that restarts and sends its INIT from another port is not trusted until its COOKIE ECHO has come.
     fn answer(&mut self, now: Instant, from: IpAddr, source: PathSource) {
         while let Some(answer) = self.endpoint.poll_answer() {
             let source = if answer.to == from.to_canonical() {

@@ -30,7 +30,7 @@ pub(super) struct SctpSocket {
     address: IpAddr,
     /// True for a raw IP socket, false for a UDP socket.
     is_raw: bool,
-    /// The kernel can cut a batch into datagrams (`UDP_SEGMENT`), so one call can send several. True for UDP sockets.
+    /// The kernel can cut a batch into datagrams (`UDP_SEGMENT`), so one call can send several datagrams. True for UDP sockets.
     cuts: bool,
 }
 
@@ -86,7 +86,7 @@ impl SctpSocket {
         Ok(this)
     }
 
-    /// Whether the kernel can cut a batch into datagrams, so that one call can send several.
+    /// Whether the kernel can cut a batch into datagrams, so that one call can send several datagrams.
     pub const fn cuts(&self) -> bool {
         self.cuts
     }

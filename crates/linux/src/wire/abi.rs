@@ -127,12 +127,13 @@ impl ClientKey {
         Some((address.to_canonical(), port).into())
     }
 
-    /// This client's bit in the map `undecided`. Other clients may share the bit. `is_undecided` in `bpf/` computes the same.
+    /// This client's bit in the map `undecided`. Other clients may share the bit. `is_undecided` in `bpf/` computes the same bit.
     pub(super) fn undecided_bit(self) -> usize {
         usize::try_from(self.hash() >> (64 - UNDECIDED_LOG2)).expect("a few bits")
     }
 
-    /// This client's bit in each generation of the map `known`. Other clients may share the bit. `is_known` in `bpf/` computes the same.
+    /// This client's bit in each generation of the map `known`. Other clients may share the bit. `is_known` in `bpf/` computes the same
+    /// bit.
     pub(super) fn known_bit(self) -> usize {
         usize::try_from(self.hash() >> (64 - KNOWN_LOG2)).expect("a few bits")
     }
@@ -200,7 +201,7 @@ pub(super) struct NodeState {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
-    /// When the wire logged it: nanoseconds of the monotonic clock.
+    /// When the wire logged the packet: nanoseconds of the monotonic clock.
     pub time_ns: u64,
     /// Length of the packet, in bytes.
     pub len: u32,

@@ -1,9 +1,9 @@
 //! Adopts the wire of an agent that died.
 //!
 //! The dead agent's maps are pinned: the rings with unread records, the gates, the counters. Its programs are still attached to the
-//! interfaces and log into these maps. A successor loads its own programs over the same maps and replaces the old ones. The kernel
-//! does that atomically (`tc filter replace`, `BPF_LINK_UPDATE`): each packet meets the old program or the new one,
-//! and both log into the same rings.
+//! interfaces and log into these maps. A later agent loads its own programs with the same maps, and replaces the old programs. The kernel
+//! replaces a program atomically (`tc filter replace`, `BPF_LINK_UPDATE`): each packet meets the old program or the new program, and both
+//! programs log into the same rings.
 
 use std::net::IpAddr;
 use std::path::Path;

@@ -37,8 +37,8 @@ pub(super) fn attach_interface(object: &Object, interface: u32) -> Result<(), Wi
     Ok(())
 }
 
-/// Attaches the program `loopback` to `lo`. This program is the wire for clients on this node. Agents of other nodes
-/// may have attached their programs to `lo` too.
+/// Attaches the program `loopback` to `lo`. This program is the wire for clients on this node. If several nodes share a network namespace,
+/// their agents attach to the same `lo`, so each node's filter has a handle of its own.
 pub(super) fn attach_loopback(object: &Object, node: &str) -> Result<(), WireError> {
     attach(object, "loopback", (LOOPBACK, TC_EGRESS), loopback_handle(node))
 }
@@ -46,7 +46,7 @@ pub(super) fn attach_loopback(object: &Object, node: &str) -> Result<(), WireErr
 /// The handle of a node's filter on `lo`.
 fn loopback_handle(node: &str) -> u32 {
     let [.., a, b, c, d] = layout::hash(node.as_bytes()).to_be_bytes();
-    u32::from_be_bytes([a, b, c, d]).max(1) // for handle 0 the kernel would choose another one
+    u32::from_be_bytes([a, b, c, d]).max(1) // instead of handle 0, the kernel would choose a handle itself
 }
 
 /// Detaches a node's filter from `lo`, as [`detach`] does.
@@ -55,7 +55,7 @@ fn loopback_handle(node: &str) -> u32 {
 /// As [`detach`].
 pub fn detach_loopback(node: &str) -> Result<(), WireError> {
     if !has_filters("lo", TC_EGRESS) {
-        return Ok(()); // nothing to detach; libbpf would print an error for the operator
+        return Ok(()); // nothing to detach; a try would make libbpf print an error
     }
     take_away(LOOPBACK, &[TC_EGRESS], loopback_handle(node))
 }
@@ -81,7 +81,7 @@ pub(super) fn attach_cgroup(object: &mut Object, program: &str, pin: &Path) -> R
     let found = object
         .progs_mut()
         .find(|candidate| candidate.name() == OsStr::new(program))
-        .expect("compiled with it");
+        .expect("the object contains this program");
     let mut link = found
         .attach_cgroup(directory.as_raw_fd())
         .step(|| format!("attaching `{program}` to the cgroup {}", root.display()))?;

@@ -39,8 +39,9 @@ impl Undecided {
         }
     }
 
-    /// Forgets the clients of a service. Services may share bits, so the bits are cleared only when no service has clients left. A
-    /// program that sees them cleared also sees what the agent did before: the sockets are ready, or the takeover's gate is gone.
+    /// Forgets the clients of a service. Services may share bits, so the bits are cleared only when no service has clients left. An eBPF
+    /// program that sees cleared bits also sees what the agent did before: the sockets are ready, or the gate is no longer
+    /// `Gate::Takeover`.
     pub(super) fn forget(&self, index: u16) {
         fence(Ordering::SeqCst);
         let before = self.services.fetch_and(!(1 << index), Ordering::Relaxed);
@@ -56,11 +57,11 @@ impl Undecided {
     }
 }
 
-/// The map `known`.
+/// The map `known`: the bits of the known clients, in two generations (`bpf/known.h`).
 pub(super) struct KnownMap(MmapRaw);
 
 impl KnownMap {
-    /// Size of both generations together.
+    /// Size of both generations together, in bytes.
     pub(super) const BYTES: usize = 2 << (KNOWN_LOG2 - 3);
 
     pub(super) fn new(memory: MmapRaw) -> Self {

@@ -1,5 +1,5 @@
-//! Connections whose process died on this node (the map `dying`). The kernel remembers each until its client opens a new connection from
-//! the same port, or the agent forgets it. So the knowledge survives the agent.
+//! Connections whose process died on this node (the map `dying`). The map keeps a connection until the client opens a new connection from
+//! the same port, or until the agent forgets the connection. The map is in the kernel, so its content survives the agent.
 
 use std::net::SocketAddr;
 
@@ -40,7 +40,7 @@ impl Wire {
         clients.try_for_each(|&client| self.delete_key(map, &ClientKey::new(client, index).to_bytes()))
     }
 
-    /// Deletes a key; it may be gone already.
+    /// Deletes a key. It is no error if the key is gone already.
     pub(super) fn delete_key(&self, map: &str, key: &[u8]) -> Result<(), WireError> {
         match self.map(map).delete(key) {
             Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {

@@ -1,5 +1,5 @@
-//! Connections that are being taken over. The map `held` has the gates of single connections. The map `undecided` has the clients whose
-//! SYNs wait while their whole service is taken over.
+//! Connections that are being taken over. The map `held` says of single connections whether they are undecided or decided. The map
+//! `undecided` has the clients whose SYNs wait while their whole service is taken over.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -48,8 +48,8 @@ impl Wire {
     /// segment passes between these clients and the primary.
     ///
     /// # Errors
-    /// The kernel's error; most likely there are too many clients. The clients that precede the error in `clients` are
-    /// marked already. At [`Gate::Takeover`] there is no error.
+    /// The kernel's error; most likely there are too many clients. The clients at the beginning of `clients`, up to the one that
+    /// failed, may be marked already. At [`Gate::Takeover`] there is no error.
     pub fn hold(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
         let told = if self.gate(index).0 == Gate::Takeover {
             self.undecided.add(index, clients);
@@ -91,7 +91,7 @@ impl Wire {
         self.delete_clients("held", index, clients)
     }
 
-    /// Marks all connections as decided. The decisions that a dead agent had not made yet died with the agent.
+    /// Marks all connections as decided. A dead agent left connections undecided, and nobody will decide them any more.
     pub(super) fn settle_for_the_dead(&self, services: u16) -> Result<(), WireError> {
         self.undecided.clear();
         let map = self.map("held");

@@ -1,7 +1,7 @@
 //! The wire (DESIGN.md §3): loading, attaching, pinning and steering the eBPF programs of `bpf/`.
 //!
-//! Everything is pinned under `/sys/fs/bpf/steadfast/NODE`, so packets go on being logged and the gate stays as it is
-//! when the agent dies. [`Wire::remove`] removes all of it.
+//! Everything is pinned under `/sys/fs/bpf/steadfast/NODE`, so when the agent dies, packets are still logged and the gates stay as they
+//! are. [`Wire::remove`] removes all of it.
 
 mod abi;
 mod adopt;
@@ -47,7 +47,7 @@ use crate::bpf::object::{self, Aligned, find_map, map_memory, netns_cookie, pin_
 use crate::bpf::ring::Ring;
 use abi::{NodeState, ServiceKey, ServiceState, mapped};
 
-/// Where everything is pinned.
+/// The directory of all pins.
 pub const PIN_ROOT: &str = "/sys/fs/bpf/steadfast";
 
 /// Hash of the layout of the maps. Programs and agents with another hash do not fit.
@@ -94,11 +94,11 @@ pub struct WireService {
     pub port: u16,
     /// The service interface.
     pub ifindex: u32,
-    /// This node's MAC address there.
+    /// This node's MAC address on the service interface.
     pub own_mac: [u8; 6],
     /// Exit codes of the service's processes that count as a crash.
     pub crash_exit_codes: Vec<u8>,
-    /// How this node's own programs appear as clients of the service. `None`: their connections to it are refused.
+    /// How this node's own programs appear as clients of the service. `None`: their connections to the service are refused.
     pub own: Option<OwnClient>,
 }
 
@@ -293,7 +293,7 @@ impl Wire {
     /// Moves a service to the new interface `ifindex` with the MAC address `own_mac`, after its old interface was replaced.
     ///
     /// # Errors
-    /// Names the step that failed: that interface may be gone, too.
+    /// Names the step that failed: the new interface may be gone, too.
     pub fn move_service(&mut self, index: u16, ifindex: u32, own_mac: [u8; 6]) -> Result<(), WireError> {
         attach::attach_interface(&self.object, ifindex)?;
         let old = self.state(index).ifindex;
@@ -310,7 +310,7 @@ impl Wire {
     /// Detaches the programs and removes the pins.
     ///
     /// # Errors
-    /// Names the step that failed; the others are tried all the same.
+    /// Names the first step that failed. The other steps are tried all the same.
     pub fn remove(self) -> Result<(), WireError> {
         let mut outcome = Ok(());
         for &interface in &self.interfaces {

@@ -8,15 +8,15 @@ use proto::stream::{OnShelf, Shelf};
 use super::abi::Record;
 use crate::bpf::ring::{NextRecord, RecordLocation, Ring};
 
-/// Number of bytes that are read before their space in the ring is freed. A fast network needs many round trips to
-/// carry these bytes, but they fill only a small part of the CPU's caches.
+/// Number of bytes that are read before their space in the ring is freed. Large enough that freeing is rare. Small enough
+/// that the bytes stay in the CPU's caches.
 const BATCH_BYTES: u64 = 2 << 20;
 /// Number of low bits of a place ([`OnShelf`]) that hold the position in a ring. The higher bits hold the ring's
 /// number.
 const RING_SHIFT: u32 = 60;
 
-/// Several rings that together are one log. Each record contains a position in the other rings: read their records
-/// before that position first.
+/// Several rings that together are one log. If there are two rings, each record contains a position in the other ring: the other ring's
+/// records before that position must be read first.
 pub struct RingLog {
     rings: Vec<Ring>,
 }
@@ -35,14 +35,14 @@ impl RingLog {
         self.rings.iter().map(Ring::fill).sum()
     }
 
-    /// Bytes that fit into its rings.
+    /// Sum of the rings' sizes, in bytes.
     pub fn size(&self) -> u64 {
         self.rings.iter().map(|ring| ring.size()).sum()
     }
 
     /// Hands the records before `ends` to `reader`, at most `records_max` of them, and frees their space in the rings batch by
     /// batch. Stops at a record that is still being written. With `wait`, waits for that record instead: a takeover does so,
-    /// because the program that writes the record will not take long. Returns how many were handled, and whether the end was
+    /// because the program that writes the record will not take long. Returns the number of handled records, and whether `ends` were
     /// reached.
     pub fn drain(
         &self,
@@ -123,7 +123,8 @@ impl RingLog {
 
 /// Receives the records of a ring.
 pub trait RecordReader {
-    /// A record, with its packet and the packet's place in the ring, where it stays until after [`keep`](Self::keep).
+    /// Takes a record with its packet. `source` is the packet's place in the ring. The packet stays there until [`keep`](Self::keep) has
+    /// returned.
     fn record(&mut self, record: &Record, packet: &[u8], source: OnShelf<'_>);
 
     /// The records so far are about to be removed from the ring.
@@ -163,8 +164,8 @@ impl AsFd for RingLog {
     }
 }
 
-/// The two logs: one of known clients' connections, one of SYNs and strangers. The second one is read first, because
-/// the records of a connection depend on its SYN.
+/// The two logs: one of known clients' connections, one of SYNs and strangers. The log of SYNs and strangers is read first, because the
+/// records of a connection depend on its SYN.
 pub struct Rings {
     /// Segments of connections.
     pub connections: RingLog,
@@ -189,10 +190,11 @@ impl Rings {
     }
 
     /// Hands what was logged up to now to `reader`, SYNs and strangers first. The end of the log of connections is looked up before the end
-    /// of the other log. A client becomes known only after its SYN and its first segments were logged. So for every connection that is
-    /// handed over, the other log contains these segments before its end. Hands over at most `records_max` of each log. The next call goes
-    /// on to the same ends before it looks for new ones, so a flood of SYNs cannot keep the connections from being read. With `wait`, takes
-    /// new ends, and waits for records that are still being written. Returns how many were handled.
+    /// of the log of SYNs and strangers. A client becomes known only after its SYN and its first segments were logged. So these segments of
+    /// each connection in the log of connections come before the end that was looked up for the log of SYNs and strangers. Hands over at
+    /// most `records_max` records of each log. The next call goes on to the same ends before it looks for new ones, so a flood of SYNs
+    /// cannot keep the connections from being read. With `wait`, takes new ends, and waits for records that are still being written.
+    /// Returns how many records were handled.
     pub fn drain(&mut self, records_max: usize, wait: bool, reader: &mut impl RecordReader) -> usize {
         let ends = self.under_way.take().filter(|_| !wait).unwrap_or_else(|| {
             let connections = self.connections.ends();

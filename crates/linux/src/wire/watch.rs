@@ -17,7 +17,7 @@ const RTM_DELLINK: u16 = 17;
 const RTM_DELQDISC: u16 = 37;
 const RTM_DELTFILTER: u16 = 45;
 
-/// Notifications taken at a time: a flood of them must not keep the caller from its work.
+/// Maximum number of datagrams that one call reads: a flood of notifications must not keep the caller from its work.
 const TAKEN_MAX: usize = 64;
 
 /// Receives the notifications of removed filters, qdiscs and interfaces. The descriptor is readable when a notification has arrived.

@@ -51,7 +51,7 @@ impl Wire {
         // SAFETY: within the mapping, aligned; the programs read it as one word.
         let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).gate) };
         word.store(gate_number(gate), Ordering::SeqCst);
-        self.undecided.forget(index); // after the store: before it, a SYN of an undecided client would pass
+        self.undecided.forget(index); // after the store: before the new gate is stored, a SYN of an undecided client would pass
     }
 
     /// The gate, and the epoch in which it holds.

@@ -1,9 +1,9 @@
-//! Compares the core's model of what a kernel accepts with the kernel (DESIGN.md §3).
+//! Compares the core (the crate `proto`) with the kernel: both must accept the same segments (DESIGN.md §3).
 //!
-//! A client made by hand talks to a real socket. It sends one segment at a time, and core and kernel both judge the
-//! segment. The core also gets the socket's answers, as the wire would log them. After each segment, the visible state
-//! of the socket must be the one that the core believes. The client's segments are drawn from a seed. A disagreement is
-//! reported with the shortest talk that shows it.
+//! The test plays a client, which talks to a real socket. The client sends one segment at a time, and core and kernel both judge the
+//! segment. The core also gets the socket's answers, as the wire would log them. After each segment, the visible state of the socket must
+//! be the one that the core believes. The client's segments are drawn from a seed. A disagreement is reported with the shortest talk that
+//! shows it.
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -30,11 +30,11 @@ const SEEDS: u64 = 3000;
 const SERVER: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 9, 0, 1), 80);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 const LOG_LIMIT: u64 = 16 << 20;
-/// Number of attempts per talk. A kernel's timer may fire between two steps, and the core hears of this only after the step. Such a
-/// disagreement is no fault, and does not recur at each attempt. A real fault recurs.
+/// Number of attempts per talk. A timer of the kernel may fire during a step. The core hears of it only after the step, so the two disagree
+/// for a moment. Such a disagreement is no fault, and does not recur at each attempt. A real fault recurs.
 const ATTEMPTS: usize = 3;
 
-/// A meaningful number in the client's stream.
+/// A reference point for a sequence number, in the client's stream.
 #[derive(Clone, Copy, Debug)]
 enum SeqBase {
     /// The next byte that the server expects.
@@ -49,7 +49,7 @@ enum SeqBase {
     Fin,
 }
 
-/// A meaningful number in the server's stream.
+/// A reference point for an acknowledgement number, in the server's stream.
 #[derive(Clone, Copy, Debug)]
 enum AckBase {
     /// The oldest byte that the server knows to be unacknowledged.
@@ -104,7 +104,7 @@ enum TalkStep {
     ServerCloses,
 }
 
-/// A talk and the options of both sides.
+/// A talk: the steps of one connection, and the options of both sides.
 #[derive(Clone, Debug)]
 struct AcceptanceTalk {
     window_scale: Option<u8>,
@@ -112,13 +112,14 @@ struct AcceptanceTalk {
     clock: Option<u32>,
     window: u16,
     client_first: u32,
-    /// Bytes. At most the largest window without scaling. With a larger buffer the kernel would have more room than it can announce.
+    /// Size in bytes. The kernel doubles it. Even twice the size fits into a window without scaling, so the kernel can announce all of its
+    /// room.
     receive_buffer: usize,
     quick_ack: bool,
     steps: Vec<TalkStep>,
 }
 
-/// A distance from the meaningful number: zero in `exact` of `exact` + 10 cases.
+/// A distance from a reference point: zero in at least `exact` of `exact` + 10 cases.
 fn distance(exact: u32) -> impl Strategy<Value = i64> {
     prop_oneof![
         exact => Just(0_i64),
@@ -220,11 +221,11 @@ fn talk() -> impl Strategy<Value = AcceptanceTalk> {
 /// Reasons why the kernel's reaction to a segment cannot be predicted from outside the kernel.
 #[derive(Clone, Copy, Debug)]
 struct Doubt {
-    /// On its fast path the kernel ignores how old an acknowledgement is, and lets SND.WL1 go back. Whether it takes the fast
-    /// path depends on its memory.
+    /// The segment may take the kernel's fast path (header prediction). There the kernel ignores how old an acknowledgement is, and lets
+    /// SND.WL1 go back. Whether the kernel takes the fast path depends on its memory.
     predicted: bool,
-    /// The segment ends beyond the window. Newer kernels take such a segment only if the application has read everything. Also, a
-    /// kernel may have more room than its SYN-ACK could announce.
+    /// The segment ends beyond the window. Newer kernels take such a segment only if the application has read everything. Also, if
+    /// the SYN-ACK announced the largest possible window, the kernel may have more room than it could announce.
     crosses_edge: bool,
     /// The client has contradicted itself.
     defiant: bool,
@@ -362,7 +363,7 @@ struct ComparedConnection<'a> {
     /// The end of what the server has sent.
     sent: i64,
     highest: i64,
-    /// The highest sequence number whose segment may have updated the client's window.
+    /// The highest sequence number of a segment that may have updated the client's window.
     told_window: i64,
     fin: Option<i64>,
     /// The client may have contradicted itself.
@@ -461,7 +462,7 @@ impl<'a> ComparedConnection<'a> {
                 }
                 TalkStep::ServerReads(len) => self.read(*len)?,
                 TalkStep::ServerCloses => {
-                    let _ = self.socket.shutdown(Shutdown::Write); // perhaps not for the first time
+                    let _ = self.socket.shutdown(Shutdown::Write); // it may be shut down already
                     self.listen();
                     self.check(step)?;
                     TalkOutcome::Agreed
@@ -474,7 +475,7 @@ impl<'a> ComparedConnection<'a> {
         Ok(TalkOutcome::Agreed)
     }
 
-    /// Passes the packets that the server has sent to the core.
+    /// Passes to the core the packets that the server has sent.
     fn listen(&mut self) {
         while let Some(packet) = self.world.tun.take() {
             let segment = Segment::parse(&packet, Checksum::Trusted).expect("a kernel's segment");
@@ -699,7 +700,10 @@ impl<'a> ComparedConnection<'a> {
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable} must be a number")),
+    )
 }
 
 #[test]
@@ -749,7 +753,7 @@ fn the_kernel_and_the_core_accept_the_same() {
     let compared = world.compared.get();
     println!("{count} talks, {compared} comparisons; {unknowable} talks could not be judged to their end");
     assert_eq!(failures, 0, "of {count} talks");
-    assert!(compared >= 8 * count || count == 1, "that proves little");
+    assert!(compared >= 8 * count || count == 1, "too few comparisons");
 }
 
 /// A server remembers at most four ranges for its selective acknowledgements. When a fifth range arrives, the server

@@ -141,7 +141,7 @@ fn syns_that_waited_for_a_dead_agent_pass() {
             wire.hold(family.service(), &family.clients()).expect("hold");
         }
         wire = wire.succeeded(&options());
-        wire.set_gates(gate); // as an agent does on the arbiter's word
+        wire.set_gates(gate); // as an agent does after the arbiter's answer
         let server = if gate == Gate::Wire {
             &lan.primary
         } else {

@@ -20,7 +20,8 @@ use crate::support::socket::tcp_info;
 use crate::support::wire_on::{WireOn, options};
 use crate::support::{PATIENCE, assert_same_stream, eventually, stream};
 
-/// The LAN with the wire on the backup, and a connection through it without timestamps, which makes forging easier.
+/// The LAN with the wire on the backup, and a connection through the wire. The connection has no timestamps, so its segments are easier to
+/// forge.
 struct BadPacketTestbed {
     lan: Lan,
     family: Family,
@@ -55,7 +56,7 @@ impl BadPacketTestbed {
         self.tap.put(self.lan.backup.mac(), host.mac(), packet);
     }
 
-    /// Sends `packet` several times. Each must be counted as `reason`, and none must arrive at the primary.
+    /// Sends `packet` several times. Each copy must be counted as `reason`, and no copy may arrive at the primary.
     #[track_caller]
     fn is_dropped(&mut self, what: &str, from: &LanHost, packet: &[u8], reason: &str) {
         const TIMES: u64 = 3;
@@ -189,10 +190,11 @@ fn only_the_primary_speaks_for_the_vip() {
     }
 }
 
-/// A change to a packet: its name, the expected error, and the function that makes it.
+/// A change to a packet: its name, the expected error, and the function that makes the change.
 type Spoilt = (&'static str, Malformed, fn(&mut Vec<u8>));
 
-/// Changes that turn a good packet into one that no kernel takes. The change of the IPv4 length also corrects that header's checksum.
+/// Changes that turn a good packet into one that no kernel takes. The change of the IPv4 length also corrects the checksum of the IPv4
+/// header.
 fn spoilt(family: Family) -> Vec<Spoilt> {
     let mut all: Vec<Spoilt> = vec![
         ("a flipped bit", Malformed::Checksum, |packet| {
@@ -320,7 +322,7 @@ fn options_and_extension_headers_are_logged_and_forwarded() {
 }
 
 /// Linux takes any number of extension headers. A packet with more of them than the wire reads may contain TCP, which must not pass
-/// unlogged. So the wire drops such packets of a VIP. It does not touch those of other addresses.
+/// unlogged. So the wire drops such packets of a VIP. It does not touch such packets of other addresses.
 #[test]
 fn a_header_that_is_too_far_behind_is_not_let_through() {
     let test = "a_header_that_is_too_far_behind_is_not_let_through";
@@ -469,7 +471,7 @@ fn a_smaller_path_mtu_reaches_the_primary_and_pings_do_not() {
     }
 }
 
-/// The server's reply goes over a path with a smaller MTU: the client gets the whole reply.
+/// The server's reply goes over a path with a smaller MTU. The client still gets the whole reply.
 #[test]
 fn a_transfer_goes_on_over_a_smaller_path() {
     let Some(mut testbed) = BadPacketTestbed::new("a_transfer_goes_on_over_a_smaller_path", Family::V4)

@@ -1,5 +1,5 @@
-//! Slowed clients, on the real kernel. No segment to a slowed client offers more than its cap, except what was offered before. No offer is
-//! taken back. The client continues as soon as the cap is raised.
+//! Slowed clients, on the real kernel. No segment to a slowed client offers a window beyond the client's cap, except a window that was
+//! offered before. No offered window is taken back. The client continues as soon as the cap is raised.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -60,8 +60,8 @@ struct Told {
 }
 
 impl Told {
-    /// Whether a client that took this segment last also takes the window of `segment`. Segments that were sent on different CPUs overtake
-    /// each other, and a client ignores the window of the late segment (RFC 9293, 3.10.7.4; in Linux, `tcp_may_update_window`).
+    /// Whether a client that took this segment last also takes the window of `segment`. Segments that were sent on different CPUs may
+    /// overtake each other, and a client ignores the window of the late segment (RFC 9293, 3.10.7.4; in Linux, `tcp_may_update_window`).
     fn is_updated_by(&self, segment: &Segment<'_>, edge: Seq) -> bool {
         let (newer_ack, newer_seq) = (
             segment.ack.distance_from(self.ack),

@@ -21,7 +21,8 @@ use crate::support::{assert_same_stream, eventually, stream};
 const ADDRESS: &str = "STEADFAST_TEST_SERVER";
 const PROTOCOL: &str = "STEADFAST_TEST_PROTOCOL";
 
-/// The server process: the other tests start this binary as one. The process executes the lines of its standard input in order.
+/// The server process of the other tests: they start this binary with this test only. The process executes the lines of its standard input
+/// in order.
 #[test]
 #[ignore = "run by the other tests, in a process of its own"]
 fn server_process() {
@@ -127,7 +128,7 @@ impl ServerChild {
                 self.answers.read_line(&mut line).expect("text") > 0,
                 "the server ended early"
             );
-            let line = line.trim_end().rsplit(' ').next().unwrap_or_default(); // the test harness prints a word before it
+            let line = line.trim_end().rsplit(' ').next().unwrap_or_default(); // the test harness prints a word before the answer
             if line == end {
                 return before;
             }
@@ -305,7 +306,7 @@ fn nothing_without_data_is_heard_behind_a_silenced_fin() {
         testbed.end(ServerExit::Signal(Signal::SIGKILL));
         testbed.assert_silenced("killed");
         testbed.hears(b"hello", "killed");
-        testbed.client.shutdown(Shutdown::Write).expect("shutdown"); // the dead process' kernel acknowledges it
+        testbed.client.shutdown(Shutdown::Write).expect("shutdown"); // the dead process' kernel acknowledges the FIN
         let silenced = testbed.guard.counter(family, "dropped_dying_process");
         testbed
             .guard
@@ -386,7 +387,7 @@ fn the_rst_for_a_dead_workers_connection_is_not_heard() {
     }
 }
 
-/// After the process of a connection has died, its client may connect again from the same port while the node speaks alone.
+/// After the process of a connection has died, the connection's client may connect again from the same port while the node speaks alone.
 #[test]
 fn the_next_connection_of_a_dead_ones_client_ends_like_any_other() {
     for family in Family::BOTH {
@@ -423,7 +424,8 @@ fn the_next_connection_of_a_dead_ones_client_ends_like_any_other() {
     }
 }
 
-/// With unread input, the kernel sends a RST. It also does so for segments that arrive after the socket is gone.
+/// If a process dies with unread input, the kernel sends a RST. The kernel also sends a RST for each segment that arrives after the socket
+/// is gone.
 #[test]
 fn the_rst_of_a_process_that_died_is_not_heard() {
     for family in Family::BOTH {
@@ -532,7 +534,7 @@ fn a_fin_glued_to_data_loses_the_bit_and_nothing_else() {
             .expect("all that the kernel took");
         assert_same_stream("the output", &received, &stream_of_fill()[..taken]);
         testbed.assert_silenced("glued");
-        testbed.hears(b"", "behind it");
+        testbed.hears(b"", "nothing follows the output");
         let log = testbed.reading.now();
         let transcript = log.transcript(testbed.client.local_addr().expect("connected"));
         assert_eq!(transcript.output.len(), taken);
@@ -586,7 +588,7 @@ fn a_listeners_death_is_noticed_without_a_wire_too() {
 }
 
 /// Each of nginx's workers has its own listeners (`reuseport`), and all workers may die within microseconds. The last listener may die
-/// while the agent checks whether one is left. This death must not be forgotten together with the first one.
+/// while the agent checks whether one is left. This death must not be forgotten together with the first death.
 #[test]
 fn a_listener_that_dies_while_it_is_looked_for_is_not_forgotten() {
     let Some(lan) = Lan::new("a_listener_that_dies_while_it_is_looked_for_is_not_forgotten") else {

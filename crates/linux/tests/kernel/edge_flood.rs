@@ -1,5 +1,5 @@
 //! A flood of SYNs from clients that do not exist, beside established connections, through real edges. The table of flows and the ring are
-//! bounded, and the least recently used flow goes first.
+//! bounded, and the least recently used flow is evicted first.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpStream};
@@ -18,7 +18,7 @@ use crate::support::lan::Family;
 const FLOWS_MAX: u32 = 8192;
 /// Number of SYNs between two exchanges of the connections in use.
 const BURST: u32 = 500;
-/// Number of SYNs that make the flood. A busy machine loses some of a burst before the edge, so more are sent.
+/// Number of SYNs that must reach the edge. A busy machine loses some SYNs of a burst before the edge, so the test sends more than this.
 const FLOOD: u64 = 40_000;
 const BURSTS_MAX: u32 = 800;
 /// Number of connections in use.

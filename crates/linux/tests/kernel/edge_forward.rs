@@ -159,7 +159,7 @@ fn a_cap_limits_what_the_client_may_send() {
     edges[0].set_cap(0, Some(20_000));
     transfer(&uncapped, 1_000_000);
     let info = tcp_info(&uncapped.0);
-    let scale = info.tcpi_snd_rcv_wscale & 15; // the server's
+    let scale = info.tcpi_snd_rcv_wscale & 15; // the server's window scale
     let most = u32::from(capped_field(20_000, scale)) << scale;
     let window = info.tcpi_snd_wnd;
     assert!((1..=most).contains(&window), "{window} of {most}");
@@ -189,7 +189,7 @@ fn clients_frames_may_have_a_tag() {
     }
 }
 
-/// A string takes smaller packets than the client's network. The stack tells the client so.
+/// The MTU of a string is smaller than the MTU of the client's network. The stack tells the client the smaller MTU (ICMP).
 #[test]
 fn a_packet_that_is_too_long_for_a_string_goes_to_the_stack() {
     let Some(net) = EdgeNet::new("a_packet_that_is_too_long") else {

@@ -173,7 +173,7 @@ impl Twins {
         );
     }
 
-    /// Gives a packet to both, and asserts that they do the same. Returns the model's verdict.
+    /// Gives a packet to the programs and to the model, and asserts that they do the same. Returns the model's verdict.
     #[track_caller]
     fn handle(&mut self, port: DataPathPort, packet: &[u8], gso_size: u16) -> DataPathVerdict {
         let (modelled, copy) = self.model.handle(port, packet, gso_size);

@@ -61,7 +61,7 @@ fn syn(family: Family, number: u32) -> Vec<u8> {
     segment.emit()
 }
 
-/// A segment of a connection that never was.
+/// A segment of a connection that never existed.
 fn stray(family: Family, number: u32) -> Vec<u8> {
     let segment = Segment {
         source: spoofed(family, number),
@@ -102,7 +102,7 @@ fn outside_the_window(family: Family, number: u32) -> Vec<u8> {
     segment.emit()
 }
 
-/// A tap in front of the backup's wire, which counts the arriving segments independently of the wire.
+/// A tap in front of the backup's wire. It counts the arriving segments independently of the wire.
 struct ArrivalCount {
     tap: FrameTap,
     arrived: u64,
@@ -144,7 +144,7 @@ fn segments(family: Family) -> [SockFilter; 6] {
     ]
 }
 
-/// The LAN with the wire on the backup, a connection through it, and a route that discards packets to the flood's clients.
+/// The LAN with the wire on the backup, a connection through the wire, and routes that discard packets to the flood's clients.
 struct FloodTestbed {
     lan: Lan,
     family: Family,
@@ -228,7 +228,8 @@ impl FloodTestbed {
         dropped
     }
 
-    /// Asserts that the connection and a new one are protected, and that a takeover continues them and `pending` handshakes of the flood.
+    /// Asserts that the connection and a new connection are protected, that a takeover continues the first connection, and that it opens
+    /// `pending` handshakes of the flood.
     #[track_caller]
     fn assert_unharmed(mut self, pending: usize) {
         self.bystander.assert_undisturbed(&self.reading);

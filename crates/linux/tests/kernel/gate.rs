@@ -451,7 +451,8 @@ fn a_connection_is_switched_from_the_log_to_its_socket() {
     }
 }
 
-/// A client's retransmission may arrive just when the socket becomes ready. Its bytes are then not fed from the log once more.
+/// A client's retransmission may arrive just when the socket becomes ready. The bytes that the socket has received are not fed from the log
+/// again.
 #[test]
 fn what_came_by_itself_is_not_fed_again() {
     let Some(lan) = Lan::new("what_came_by_itself_is_not_fed_again") else {

@@ -1,5 +1,5 @@
-//! The tests on the real kernel in one program, which is linked once. `cargo test -p steadfast-linux --test kernel restore::` runs one
-//! file.
+//! All tests on the real kernel, as one program that is linked once. `cargo test -p steadfast-linux --test kernel restore::` runs the tests
+//! of one file.
 
 mod acceptance;
 mod adopt;

@@ -435,8 +435,8 @@ impl OddClient {
         eventually("an answer", || self.tun.take().filter(is_answer))
     }
 
-    /// Opens a connection with options `in_syn` and sends a byte with options `in_data`. Returns what the kernel has read, and what the
-    /// core has read.
+    /// Opens a connection with options `in_syn` and sends a byte with options `in_data`. Returns the options that the kernel has read, and
+    /// those that the core (the crate `proto`) has read.
     #[track_caller]
     fn agree(&mut self, in_syn: &[u8], in_data: &[u8]) -> [ConnectionOptions; 2] {
         let read = |packet| Segment::parse(packet, Checksum::Unverified).expect("a segment");

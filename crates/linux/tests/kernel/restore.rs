@@ -53,8 +53,8 @@ fn drain(mut from: &TcpStream) {
     while from.read(&mut buffer).is_ok_and(|count| count > 0) {}
 }
 
-/// Transfers `upload` and `download` megabytes. The primary loses its power in the middle of the transfer: client and server hold the last
-/// quarter back until then.
+/// Transfers `upload` and `download` megabytes. The primary loses its power in the middle of the transfer. Before that, client and server
+/// send at most three quarters.
 fn transfer_with_a_fault(testbed: &mut WireTestbed, upload: usize, download: usize) {
     const PACE: u32 = 16 << 20; // at full speed the transfer would end before the fault
     let [input, output] =
@@ -303,7 +303,7 @@ fn a_client_that_has_closed_gets_the_rest() {
     }
 }
 
-/// The server's FIN was sent. Either the client has it and its acknowledgement was lost, or the FIN itself was lost.
+/// The server's FIN was sent. Either the client has the FIN and the client's acknowledgement was lost, or the FIN itself was lost.
 #[test]
 fn a_server_that_has_closed_hears_the_rest() {
     for (family, delivered) in [(Family::V4, true), (Family::V6, false)] {
@@ -435,7 +435,7 @@ fn connect_near_the_wrap(testbed: &WireTestbed, within: u32) -> (TcpStream, TcpS
             return (client, server);
         }
     }
-    panic!("no luck");
+    panic!("no server sequence number near the wrap");
 }
 
 #[test]

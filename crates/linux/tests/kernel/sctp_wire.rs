@@ -1,4 +1,5 @@
-//! SCTP between two of ours on real sockets: UDP and raw IP, IPv4 and IPv6, a path that is cut, packets of strangers.
+//! SCTP between two of our endpoints on real sockets: over UDP and raw IP, over IPv4 and IPv6, with a path that is cut, and with packets of
+//! strangers.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -132,7 +133,7 @@ fn strangers_cost_no_state() {
     assert!(is_established(&far) && far.wire.endpoint.len() == 1);
     let counts = far.association().expect("it goes on").counts();
     assert_eq!(counts.forged, 199);
-    // The peer is still where it was: forged packets did not divert its answers.
+    // Answers still go to the peer: the forged packets did not divert them.
     near.to_send = 100_000;
     run("data after the forgeries", &mut [&mut near, &mut far], |ends| {
         ends[1].received == 100_000

@@ -1,5 +1,5 @@
-//! A takeover in each state of a connection. Each test then uses the connection until its end. docs/takeover.md has the whole list.
-//! Takeovers in plain transfers, with closed windows, and after one side's FIN are in `restore.rs`.
+//! A takeover in each state of a connection. Each test then uses the connection until its end. docs/takeover.md lists all states. Takeovers
+//! in plain transfers, with closed windows, and after one side's FIN are in `restore.rs`.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -161,7 +161,7 @@ fn what_nobody_has_read_is_read_once() {
     }
 }
 
-/// Sends the second one of the client's next two kilobytes of input, but not the first one. This leaves a gap.
+/// Sends the second of the client's next two kilobytes of input, but not the first. This leaves a gap.
 fn put_ahead(testbed: &WireTestbed, talk: &Talk) {
     let endpoint = testbed.reading.now().connection(testbed.address()).1.endpoint();
     let segment = Segment {
@@ -187,8 +187,8 @@ fn put_ahead(testbed: &WireTestbed, talk: &Talk) {
     });
 }
 
-/// A segment of the client arrived before an earlier one. The old primary's kernel holds it, but the survivor's does not. So the client
-/// must send it again.
+/// A segment of the client arrived before an earlier segment. The old primary's kernel holds the later segment, but the survivor's kernel
+/// does not. So the client must send the later segment again.
 #[test]
 fn input_out_of_order_is_said_again() {
     for family in Family::BOTH {
@@ -212,8 +212,8 @@ fn input_out_of_order_is_said_again() {
     }
 }
 
-/// One segment of the server was lost, and the next one arrived. The client has told only the old primary that it holds the next one. So
-/// the survivor sends both again.
+/// One segment of the server was lost, and the next segment arrived. The client has told only the old primary that it holds the next
+/// segment. So the survivor sends both segments again.
 #[test]
 fn output_that_the_client_holds_out_of_order_is_completed() {
     for family in Family::BOTH {
@@ -450,8 +450,8 @@ fn bring_to_rest(testbed: &WireTestbed, talk: &mut Talk, case: usize) {
     testbed.settle();
 }
 
-/// Finds the fields in which the restored socket of a connection at rest differs from the old one, and compares them with `DIFFER`. This is
-/// done after a plain exchange, unread input, a FIN of the client, input out of order, and lost output.
+/// Finds the fields in which the restored socket of a connection at rest differs from the old one, and compares them with `DIFFER`. The
+/// connection comes to rest after a plain exchange, unread input, a FIN of the client, input out of order, or lost output.
 #[test]
 fn the_fields_that_may_differ_are_these() {
     let mut differed = BTreeSet::new();

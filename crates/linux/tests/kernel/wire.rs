@@ -224,7 +224,7 @@ fn both_ways_to_copy_give_the_same_records() {
     let Some(lan) = Lan::new("both_ways_to_copy_give_the_same_records") else {
         return;
     };
-    lan.power_off_primary(); // it would answer
+    lan.power_off_primary(); // a living primary would answer
     let lengths = [
         60, 61, 1023, 1024, 1025, 1500, 2047, 2048, 2049, 3000, 10_240, 40_001, 65_520, 65_521,
     ];
@@ -245,7 +245,7 @@ fn what_overflows_is_read_in_its_turn() {
     let Some(lan) = Lan::new("what_overflows_is_read_in_its_turn") else {
         return;
     };
-    lan.power_off_primary(); // it would answer
+    lan.power_off_primary(); // a living primary would answer
     let options = WireOptions {
         ring_cached_bytes: 64 << 10,
         ..options()

@@ -404,7 +404,7 @@ fn who_has_vanished_is_forgotten_and_who_is_silent_is_not() {
     }
 }
 
-/// An answer describes the moment of the question. It ends neither the client's next connection nor one that sends again.
+/// An answer describes the moment of the question. The answer ends neither the client's next connection nor a connection that sends again.
 #[test]
 fn an_answer_about_what_was_before_ends_nobody() {
     for speaks in [false, true] {

@@ -126,7 +126,7 @@ mod tests {
         }
     }
 
-    /// After a SYN with timestamp `value`, and the first acknowledgement, of window 500.
+    /// The client after a SYN with timestamp `value` and a first acknowledgement with window 500.
     fn client(value: u32) -> ClientState {
         let syn = Opening::of(&segment(0, 65_535, value), Instant::ZERO);
         let mut client = ClientState::opening(&syn, 0);

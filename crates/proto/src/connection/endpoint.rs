@@ -59,8 +59,9 @@ pub struct EndpointTimestamps {
 }
 
 impl EndpointTimestamps {
-    /// Upper bound of the server's timestamp clock at `now`. The result must never be behind what the client has seen, or PAWS drops
-    /// everything (RFC 7323 §5). The clock ticks in milliseconds, at the same moments as a socket's clock, so the two never drift apart.
+    /// Upper bound of the server's timestamp clock at `now`. The result must never be behind what the client has seen, or PAWS makes the
+    /// client drop every segment (RFC 7323 §5). The clock ticks in milliseconds, at the same moments as a socket's clock, so the two clocks
+    /// never drift apart.
     pub(crate) fn value_at(&self, now: Instant) -> u32 {
         let ticks = |at: Instant| at.as_nanos() / 1_000_000;
         self.value
@@ -80,7 +81,7 @@ impl EndpointTimestamps {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputEnd {
-    /// The server has not closed it.
+    /// The server has not closed its stream.
     Open,
     /// The server's FIN was sent, but not acknowledged.
     FinSent,

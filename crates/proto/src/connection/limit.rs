@@ -125,7 +125,7 @@ mod tests {
     const LIMIT: u64 = 512 << 10;
     const PUT: &[u8] = b"PUT /big HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n";
 
-    /// A client that uploads, and the table of a wire that may hold little.
+    /// A client that uploads, and the table of a wire that may hold little memory.
     struct LimitUpload {
         table: Table,
         sent: Vec<u8>,

@@ -6,8 +6,8 @@ use crate::Instant;
 use crate::follower::{Replica, Restart, RestartPolicy};
 use crate::restart::http::Tracker;
 
-/// Number of full MSS that a fresh socket can send at once. It may send ten segments (RFC 6928), but options make them shorter than the
-/// MSS.
+/// Amount of output that a fresh socket can send at once, in units of the MSS. The socket may send ten segments (RFC 6928), but options
+/// make the payload of each segment shorter than the MSS.
 const SEGMENTS_AT_FIRST: u64 = 9;
 /// Number of segments that a restored socket may send once its restored output is acknowledged. It had to retransmit this output, so its
 /// congestion window is small (RFC 5681 §3.1).
@@ -111,7 +111,7 @@ impl Connection {
     }
 
     /// Whether the application can continue with a socket that was made from `endpoint`. It cannot if output was logged since:
-    /// the application's next byte would stand where the client has another one.
+    /// the application's next byte would stand where the client has another byte.
     ///
     /// # Errors
     /// Why not.

@@ -6,11 +6,11 @@ use crate::spill::LogFull;
 /// Whether a takeover can continue a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Protection {
-    /// A takeover can continue it.
+    /// A takeover can continue the connection.
     Protected,
     /// Two different copies of the same bytes were seen. It is not known which copy the primary took.
     Ambiguous,
-    /// A takeover cannot continue it, for this reason.
+    /// A takeover cannot continue the connection, for this reason.
     Unprotected(UnprotectedCause),
 }
 
@@ -37,7 +37,7 @@ pub enum UnprotectedCause {
     Urgent,
     /// The connection was opened before the replica's server had the primary's state.
     NotSynced,
-    /// The restart policy cannot continue it.
+    /// The restart policy cannot continue the connection, for this reason.
     Policy(String),
 }
 

@@ -84,7 +84,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         held.map(|held| &held.packet)
     }
 
-    /// A packet enters the cluster. `packet` copies it if it is to be held. `is_suspected`: its string has missed heartbeats.
+    /// A packet enters the cluster. `packet` copies it if it is to be held. `is_suspected`: the connection's string has missed heartbeats.
     pub fn on_entering(
         &mut self,
         key: K,

@@ -36,9 +36,9 @@ pub enum DestinationSide {
 pub struct DataPathString {
     /// Treatment of its packets.
     pub steering: StringSteering,
-    /// Flows of another generation move.
+    /// Grows when the string's flows are to leave it. A flow that still has another number moves to the string of its slot.
     pub generation: u32,
-    /// 0: no copies.
+    /// Number of the current period of caching, as in `bpf/edge_abi.h`. 0: no packets are copied.
     pub caching_epoch: u32,
     /// Whether all entering packets are copied.
     pub copies_entering: bool,
@@ -62,9 +62,9 @@ pub enum DataPathPort {
 /// The data path's verdict on a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DataPathVerdict {
-    /// The stack gets it, unchanged.
+    /// The kernel's network stack gets the packet, unchanged.
     Stack,
-    /// It is dropped.
+    /// The packet is dropped.
     Dropped,
     /// This packet leaves by this port.
     Sent(DataPathPort, Vec<u8>),
@@ -99,7 +99,7 @@ struct DataPathFlow {
     mirror: CacheMirror,
 }
 
-/// Key of the packet that a fragment belongs to: source, destination, number, protocol.
+/// Key of the packet that a fragment belongs to: source, destination, identification, protocol.
 type FragmentKey = ([u8; 16], [u8; 16], u32, u8);
 
 /// The data path of one edge.
@@ -147,7 +147,7 @@ impl DataPath {
         }
     }
 
-    /// A counter, named as `EdgeWire::counters` does. The number of measured handshakes is `handshakes`.
+    /// The counter with this name. The names are those of `EdgeWire::counters`. The number of measured handshakes is `handshakes`.
     pub fn count(&self, name: &str) -> u64 {
         self.counts.get(name).copied().unwrap_or(0)
     }
@@ -157,7 +157,7 @@ impl DataPath {
         self.flows.len()
     }
 
-    /// Number of flows that each string has.
+    /// Number of flows that the string has.
     pub fn flows_of(&self, string: usize) -> usize {
         self.flows.values().filter(|flow| flow.string == string).count()
     }
@@ -175,8 +175,8 @@ impl DataPath {
         moved
     }
 
-    /// An IP packet comes in by a port, not cut into segments of `gso_size` bytes yet (0: it is one segment). Returns the verdict, and the
-    /// copy that is made for the cache.
+    /// An IP packet comes in by a port. The packet is not yet cut into segments with `gso_size` bytes of payload each (0: the packet is one
+    /// segment). Returns the verdict, and the copy that is made for the cache.
     pub fn handle(
         &mut self,
         port: DataPathPort,
@@ -240,7 +240,8 @@ impl DataPath {
     ) {
         let (size, len) = (usize::from(gso_size), packet.len() as u64 + ETHERNET);
         let is_cut = size > 0 && read.payload > size;
-        // The test gives the kernel the number of segments that the frame has if all of it is payload.
+        // Counts headers as payload on purpose: `EdgeWire::rehearse`, used by the test in the crate `linux`, computes the kernel's
+        // `gso_segs` in this way.
         let packets = if is_cut {
             (packet.len() + 14).div_ceil(size) as u64
         } else {

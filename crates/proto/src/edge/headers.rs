@@ -3,7 +3,7 @@
 /// Extension headers of IPv6 that are skipped: hop-by-hop options, routing, fragment, destination options.
 const EXTENSIONS: [u8; 4] = [0, 43, FRAGMENT, 60];
 const FRAGMENT: u8 = 44;
-/// Most extension headers that are skipped, plus one.
+/// Rounds of the loop over extension headers. At most 6 headers are skipped; the last round looks at what follows them.
 const EXTENSIONS_MAX: usize = 7;
 
 pub(super) const TCP: u8 = 6;
@@ -14,7 +14,7 @@ pub(super) const ICMP: [u8; 2] = [1, 58];
 /// Length in bytes of a TCP header without options.
 pub(super) const TCP_HEADER: usize = 20;
 
-/// Bit of the FIN flag in byte 13 of a TCP header. The others follow.
+/// Bits of the flags in byte 13 of a TCP header.
 pub(super) const FIN: u8 = 1;
 pub(super) const SYN: u8 = 2;
 pub(super) const RST: u8 = 4;
@@ -40,7 +40,7 @@ pub(super) fn long(packet: &[u8], at: usize) -> Option<u32> {
 /// The addresses of a packet, and where its transport header is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IpHeader {
-    /// IPv4 as `::ffff:a.b.c.d`.
+    /// An IPv4 address is mapped to IPv6: `::ffff:a.b.c.d`.
     pub source: [u8; 16],
     pub destination: [u8; 16],
     /// Offset of the transport header, or of IPv6's fragment header.
@@ -117,7 +117,8 @@ impl IpHeader {
         Some(read)
     }
 
-    /// The packet's length by the field of its header at offset 0. 0: the length is not in the field.
+    /// The packet's length as its IP header says. The header must be at the beginning of `packet`. Returns 0 if the header does not say the
+    /// length.
     pub fn total_len(&self, packet: &[u8]) -> usize {
         let at = if self.is_v6 { 4 } else { 2 };
         let len = short(packet, at).map_or(0, usize::from);

@@ -1,11 +1,11 @@
 //! The eBPF programs' knowledge of the cache: which sequence numbers of one flow it holds.
 //!
-//! The programs copy a packet only if it changes what the cache holds of its flow. So most packets of a failing string cost no copy. The
+//! The programs copy a packet only if it may change what the cache holds of its flow. So most packets of a failing string cost no copy. The
 //! mirror does not learn that the cache refused a packet for lack of memory. So a shorter retransmission of the refused packet is not
 //! copied, and the cache needs enough memory.
 //!
-//! The mirror does not know the newest entering packet ([`SecondPacket::Newest`]). While a string is suspected, all entering packets are
-//! copied.
+//! The mirror does not know the newest entering packet ([`SecondPacket::Newest`]). So with `Newest`, all entering packets are copied while
+//! the string is suspected, except with [`CachePolicy::Syn`].
 
 use super::cache::{CachePolicy, SecondPacket};
 use super::{EdgeDirection, EdgeSegment};
@@ -33,7 +33,7 @@ pub struct CacheMirror {
 }
 
 impl CacheMirror {
-    /// Whether a packet changes what the cache holds of its flow.
+    /// Whether a packet may change what the cache holds of its flow. Updates the mirror.
     pub fn on_packet(
         &mut self,
         way: EdgeDirection,
@@ -125,7 +125,8 @@ impl CacheMirror {
         }
         if self.fin_out && self.fin_end.is_some_and(|fin| ack.reaches(fin)) {
             *self = Self {
-                // The cache may have forgotten the connection already, and with it one of the FINs.
+                // If the mirror is deep, the cache may have forgotten the connection between the two FINs. Then the cache knows only one
+                // of the FINs, and does not forget the connection now.
                 is_unsure: self.is_deep && second == SecondPacket::Newest,
                 ..Self::default()
             };

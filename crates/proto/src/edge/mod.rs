@@ -37,10 +37,10 @@ pub use mirror::CacheMirror;
 pub use segment::{EdgeDirection, EdgeSegment};
 pub use segmentation::{cut, is_tcp_sum_wrong};
 
-/// Number of equal acknowledgements in a row that make a sender retransmit at once (RFC 5681 §3.2).
+/// Number of duplicate acknowledgements in a row that make a sender retransmit at once (RFC 5681 §3.2).
 pub const DUPLICATES: u32 = 3;
 
-/// How connections are recovered.
+/// Settings of local recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoveryConfig {
     /// Time between two heartbeats over the string.
@@ -49,7 +49,7 @@ pub struct RecoveryConfig {
     pub missed: u32,
     /// Number of missing heartbeats that begins the caching; 0: caching is always on.
     pub caching_after: u32,
-    /// Time after the last heartbeat for which leaving packets count as signs of life, because a full queue may lose the heartbeats.
+    /// For this long after the last heartbeat, leaving packets also count as signs of life, because a full queue may lose the heartbeats.
     pub traffic_timeout: Duration,
     /// Number of copies of the highest acknowledgement that are sent.
     pub ack_copies: u32,
@@ -64,7 +64,7 @@ pub enum InvalidRecovery {
     #[error("{0} must be positive")]
     Zero(&'static str),
     /// Caching that would begin after the failure is declared.
-    #[error("caching_after must be at most missed, {missed}, not {caching_after}")]
+    #[error("caching_after is {caching_after}, but must not exceed missed, which is {missed}")]
     Late {
         /// The configured value.
         caching_after: u32,
@@ -162,9 +162,9 @@ impl StringState {
 pub enum CopiedPackets {
     /// None.
     None,
-    /// Packets that change what the cache holds.
+    /// Packets that may change what the cache holds.
     Needed,
-    /// All entering packets, and the leaving packets that change what the cache holds.
+    /// All entering packets, and the leaving packets that may change what the cache holds.
     Entering,
 }
 

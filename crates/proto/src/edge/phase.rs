@@ -8,21 +8,21 @@
 //!   └◀───────────────────────────── Returned ──────────────────────────┴─────────────────┘
 //! ```
 //!
-//! `Declared` also leads from Up and from Suspect to Failing. If no string is usable and none is heard, all strings become Blind again
-//! (NoneLeft).
+//! `Declared` also leads from Up and from Suspect to Failing, and `Silent` from Up to Blind. If no string is usable and none is heard, all
+//! strings become Blind again (NoneLeft).
 
 /// State of a string at one edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StringPhase {
-    /// Its flows use it.
+    /// The string's flows use it.
     Up,
-    /// Heartbeats are missing. Its flows use it, and their packets are cached.
+    /// Heartbeats are missing. The string's flows use it, and their packets are cached.
     Suspect,
-    /// It is silent, and so are all others. Its flows use it, because no other string is known to be better.
+    /// The string is silent, and no other string is known to be better. So its flows still use it.
     Blind,
-    /// It has failed. Packets of its flows are cached and dropped until the takeover is done.
+    /// The string has failed. Packets of its flows are cached and dropped until the takeover is done.
     Failing,
-    /// Its flows have been moved.
+    /// The string's flows have been moved to other strings.
     Down,
 }
 
@@ -39,9 +39,9 @@ pub(super) enum PhaseEvent {
     OthersHeard,
     /// The other edge has declared the failure.
     Declared,
-    /// Its flows have another string.
+    /// The string's flows get other strings now.
     TakeoverDone,
-    /// Both edges have heard it for long enough.
+    /// Both edges have heard the string for long enough.
     Returned,
     /// No string is usable, and none is heard.
     NoneLeft,
@@ -73,7 +73,7 @@ impl StringPhase {
         }
     }
 
-    /// Whether flows may be on it.
+    /// Whether flows may use a string in this state.
     pub const fn is_usable(self) -> bool {
         match self {
             Self::Up | Self::Suspect | Self::Blind => true,

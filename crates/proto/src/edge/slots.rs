@@ -12,7 +12,7 @@ use twox_hash::XxHash64;
 /// Number of slots.
 pub const SLOTS: usize = 1024;
 
-/// The slot of a flow: the same for both directions and at both edges. `slot_of` in `bpf/` computes the same.
+/// The slot of a flow: the same for both directions and at both edges. `slot_of` in `bpf/` computes the same slot.
 pub fn slot_of(one: SocketAddr, other: SocketAddr, protocol: u8) -> usize {
     slot_of_ends(end_of(one), end_of(other), protocol)
 }
@@ -49,11 +49,11 @@ const fn mixed(word: u64) -> u64 {
 /// The properties of a string that decide which slots it gets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlotShare<'a> {
-    /// Its name, which both edges know.
+    /// The string's name, which both edges know.
     pub name: &'a str,
-    /// Its share of the flows in proportion to the others. 0: it gets slots only if no usable string has a share.
+    /// The string's share of the flows in proportion to the other strings. 0: the string gets slots only if no usable string has a share.
     pub weight: f64,
-    /// Whether flows may be on it.
+    /// Whether flows may use the string.
     pub is_usable: bool,
 }
 
@@ -143,7 +143,7 @@ mod tests {
         assert!(one.iter().zip(other).all(|(one, other)| *one == 1 - other));
     }
 
-    /// `slot_of` in `bpf/edge_flow.h` computes the same slots. Another test compares it with [`slot_of_ends`] on packets.
+    /// `slot_of` in `bpf/edge_flow.h` computes the same slots. Another test compares that function with [`slot_of_ends`] on packets.
     #[test]
     fn a_flow_has_one_slot_in_both_directions() {
         let (client, server) = ("10.1.0.2:40000".parse().unwrap(), "[fd00::1]:80".parse().unwrap());

@@ -103,7 +103,7 @@ pub enum EdgeAction {
     RunCommand(usize),
     /// Call [`EdgeSwitch::handle_traffic`].
     Measure,
-    /// Tell the string's node the addresses of its port: behind a new cable, the node does not know them.
+    /// Tell the string's node the addresses of this edge's port: behind a new cable, the node does not know them.
     Announce(usize),
     /// Send a packet into a string.
     SendEntering(usize, Vec<u8>),
@@ -124,7 +124,7 @@ pub enum PhaseReason {
     Peer,
     /// The takeover is done.
     Takeover,
-    /// It works again.
+    /// The string works again.
     Return,
 }
 
@@ -149,7 +149,7 @@ pub struct EdgeSwitch {
 
 impl EdgeSwitch {
     /// An edge that has heard nothing yet. `flow_slot` gives the slot of a flow, as the data path computes it. `adopted`: the strings as an
-    /// earlier agent left them; empty if there was none. The edge goes on with them: a string that had failed stays so until it
+    /// earlier agent left them; empty if there was none. The edge goes on with them: a string that had failed stays failed until it
     /// returns, and windows stay capped meanwhile.
     ///
     /// # Errors
@@ -242,8 +242,8 @@ impl EdgeSwitch {
         self.evaluate(now);
     }
 
-    /// Packets have left a string in the last milliseconds. For a while such packets replace heartbeats, which a full queue may lose. They
-    /// count only when a failure is suspected: packets that left just before a failure must not delay its declaration.
+    /// Packets have left a string in the last milliseconds. For a while such packets replace heartbeats, which a full queue may lose.
+    /// Leaving packets count only when a failure is suspected: packets that left just before a failure must not delay its declaration.
     pub fn handle_leaving(&mut self, now: Instant, string: usize) {
         let late = self.config.recovery.heartbeat * self.config.suspect_after;
         let one = &mut self.strings[string];
@@ -278,7 +278,8 @@ impl EdgeSwitch {
         self.send_due(now);
     }
 
-    /// The command for `string` has ended. If it failed, it is started again: without it, the flows must not move.
+    /// The command for `string` has ended. If the command failed, it is started again: the flows must not move before the command has
+    /// succeeded.
     pub fn handle_command(&mut self, now: Instant, string: usize, succeeded: bool) {
         let one = &mut self.strings[string];
         one.command = match one.command {
@@ -491,7 +492,7 @@ impl EdgeSwitch {
         self.is_heard(now, string) && self.told(now, string).is_some_and(|told| told.is_heard)
     }
 
-    /// The other edge's last word on a string, if it is recent.
+    /// The other edge's last statement about a string, if it is recent.
     fn told<'a>(&self, now: Instant, string: &'a EdgeString) -> Option<&'a StringBeat> {
         let patience = self.config.recovery.patience();
         let (at, told) = string.peer.as_ref()?;

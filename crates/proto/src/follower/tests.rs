@@ -115,7 +115,7 @@ fn what_begins_as_http_and_breaks_is_not_followed() {
     let mut in_pieces = http(true);
     in_pieces.on_input(&post[..20]);
     in_pieces.on_input(&post[20..]);
-    // The server has stopped waiting for the request. Nobody executes input that crosses this reply.
+    // The server has stopped waiting for the request. The server does not execute input that crosses this reply on the way.
     let mut late = http(true);
     late.on_input(b"POST / HTTP/1.1\r\n");
     late.on_output(b"HTTP/1.1 408 Request Timeout\r\n\r\n");
@@ -144,8 +144,8 @@ fn what_begins_as_http_and_breaks_is_not_followed() {
     }
 }
 
-/// The replica is not fed the exchanges before the upgrade. The replica's reply may have another date. Both hold
-/// however the bytes are cut into pieces.
+/// The replica is not fed the exchanges before the upgrade. The replica's reply may have another date. It does not matter how the bytes are
+/// cut into pieces.
 #[test]
 fn an_upgraded_connection_is_followed_from_its_request_on() {
     let (before, reply) = (

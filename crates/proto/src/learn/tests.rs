@@ -37,7 +37,7 @@ struct LearnPacket {
     payload: Vec<u8>,
 }
 
-/// One side: its next sequence number, the highest number heard from the other side, and its clock.
+/// One side: its next sequence number, the highest number heard from the other side, and its timestamp clock.
 struct LearnSide {
     next: Seq,
     heard: Seq,
@@ -136,7 +136,7 @@ impl LearnTalk {
         self.say(Direction::In, Flags::ACK, &[]);
     }
 
-    /// Sends `message` in segments. The other side acknowledges some of them at once.
+    /// Sends `message` in segments. The other side acknowledges some of these segments immediately.
     fn speak(&mut self, direction: Direction, message: &[u8]) {
         let (other, back) = match direction {
             Direction::In => (1, Direction::Out),
@@ -263,7 +263,7 @@ fn connection(table: &Table) -> Option<&Connection> {
     table.find(CLIENT.into()).and_then(|id| table.get(id))
 }
 
-/// The state that a survivor would be told. Offsets are converted to sequence numbers, because the two tables count
+/// The connection's state as a table would give it to a survivor. Offsets are converted to sequence numbers, because the two tables count
 /// offsets from different places.
 fn told(connection: &Connection) -> (Endpoint, [Seq; 3], String) {
     let mut endpoint = connection.endpoint();
@@ -313,7 +313,7 @@ fn learn_late(talk: &LearnTalk, from: usize, delay: usize) -> Option<usize> {
                 .for_each(|client| late.on_told((client, Some(talk.terms))));
         }
         let Some(learnt) = connection(&late) else {
-            assert_eq!(protected, None, "it is protected no more");
+            assert_eq!(protected, None, "a protected connection was lost");
             continue;
         };
         let whole = connection(&full).expect("it saw all");

@@ -13,7 +13,7 @@ use crate::service::{InheritedService, ServiceConfig};
 use crate::standing::Arbiter;
 use crate::table::TableConfig;
 
-/// Time between two heartbeats. A node counts as silent when four in a row are missing.
+/// Time between two heartbeats. A node counts as silent when four heartbeats in a row are missing.
 pub(crate) const BEAT: Duration = Duration::from_millis(20);
 
 /// The time `millis` milliseconds after the clock's origin.

@@ -6,8 +6,8 @@
 //! latest time for the next call of `handle_timeout`; earlier calls do no harm. If a takeover has more connections to plan,
 //! `handle_timeout` is due at once, but the caller should handle all other input first.
 //!
-//! A heartbeat is made only when no service has an action left; steps of a takeover may still wait. So this node has carried out everything
-//! that the heartbeat reports of it.
+//! A heartbeat is made only when no service has an action left, apart from steps of takeovers. So this node has carried out everything that
+//! its heartbeat reports.
 
 #[cfg(test)]
 pub(crate) mod fixture;

@@ -26,7 +26,7 @@ struct Two {
     nodes: [Node; 2],
     /// Whether each node runs.
     runs: [bool; 2],
-    /// Whether they hear each other.
+    /// Whether the nodes hear each other.
     hears: bool,
     /// Whether outside hosts answer a node that claims.
     outside: bool,
@@ -365,8 +365,8 @@ fn a_backup_that_takes_its_leave_back_is_the_wire_as_before() {
     }
 }
 
-/// The primary may be serving alone because the wire promised to be silent, and the wire cannot hear that. The wire
-/// neither replaces nor fences the primary.
+/// The primary may be serving alone because the wire promised to be silent. The wire cannot hear whether the primary does. The wire neither
+/// replaces nor fences the primary.
 #[test]
 fn a_backup_that_takes_its_leave_back_takes_over_from_nobody_that_has_not_confirmed() {
     for arbiter in [Arbiter::FailStop, Arbiter::Fence, Arbiter::Witness] {
@@ -387,7 +387,8 @@ fn a_backup_that_takes_its_leave_back_takes_over_from_nobody_that_has_not_confir
     }
 }
 
-/// Meanwhile the primary has lost its power, and with it all connections that it may have served alone.
+/// While the wire cannot hear the primary, the primary loses its power. With the power, it loses all connections that it may have served
+/// alone.
 #[test]
 fn a_backup_that_takes_its_leave_back_and_finds_a_new_peer_begins_anew_with_it() {
     for arbiter in [Arbiter::FailStop, Arbiter::Fence, Arbiter::Witness] {
@@ -421,8 +422,8 @@ fn two_voices_are_noticed_once_and_end() {
     assert_eq!(two.roles(), [(Role::Primary, 4), (Role::Backup, 4)]);
 }
 
-/// The cut ends everywhere at once, and an outside host answers before the peer's next heartbeat comes. During
-/// the cut, clients have spoken with the peer only.
+/// The cut ends on all paths at the same moment, and an outside host answers before the peer's next heartbeat comes. During the cut,
+/// clients have spoken with the peer only.
 #[test]
 fn who_was_cut_off_hears_the_peer_before_it_speaks() {
     let mut two = Two::new(Arbiter::FailStop);
@@ -440,7 +441,7 @@ fn who_was_cut_off_hears_the_peer_before_it_speaks() {
     assert!(two.alarms.iter().all(Vec::is_empty), "{:?}", two.alarms);
 }
 
-/// Packets that came straight to the primary are in no log, so the wire must begin anew.
+/// While the wire stood still, clients' packets came directly to the primary. These packets are in no log, so the wire must begin anew.
 #[test]
 fn a_wire_that_is_back_after_an_answer_begins_anew() {
     let mut two = Two::new(Arbiter::FailStop);
@@ -473,7 +474,7 @@ fn without_lease() -> Two {
     two
 }
 
-/// The peer died while no agent ran here. The new agent has never heard the peer, but still notices its silence.
+/// The peer died while no agent ran on this node. The new agent has never heard the peer, but still notices its silence.
 #[test]
 fn an_agent_that_goes_on_misses_a_peer_that_it_has_never_heard() {
     for arbiter in [Arbiter::FailStop, Arbiter::Witness, Arbiter::Fence] {
@@ -527,7 +528,7 @@ fn standing_config(
     }
 }
 
-/// The standing of a new agent whose predecessor left this role, in epoch 4.
+/// The standing of a new agent whose predecessor had `role` in epoch 4.
 fn left(role: Role, arbiter: Arbiter, fence_delay: Duration, now: Instant) -> Standing {
     let lease = Duration::from_millis(300);
     let found = crate::standing::InheritedStanding {
@@ -563,8 +564,8 @@ fn a_deposed_primary_returns_when_its_last_packets_have_arrived() {
     }
 }
 
-/// A primary failed at a step, and its peer has become its wire meanwhile. In an older word, the peer is still mute. If the primary began
-/// again by that word, the wire could get the epoch in which it begins.
+/// A step failed on the primary and was made good. Meanwhile its peer has become the wire, but in an older word the peer is still mute. If
+/// the primary began again because of the older word, it could begin in the epoch that the wire already has.
 #[test]
 fn a_failed_primary_does_not_begin_by_a_word_from_before() {
     let now = Instant::from_nanos(1_000_000_000);
@@ -603,7 +604,7 @@ fn who_has_just_come_is_answered_at_once() {
     assert_eq!(said(&mut two.nodes[0]), 0, "it is known now");
 }
 
-/// The heartbeat of a primary of epoch 2 that has lost a worker.
+/// The heartbeat in which the primary, in epoch 2, reports that the worker of `client` has died.
 fn bereft(two: &mut Two, client: SocketAddr) -> crate::action::Heartbeat {
     let now = two.now;
     two.nodes[0].handle(now, 0, ServiceInput::Orphans(vec![client]));

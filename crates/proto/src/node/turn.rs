@@ -1,8 +1,9 @@
 //! A node's next action, and when its next timeout is due.
 //!
-//! The caller polls the node's actions until there are none, and then calls [`Node::handle_idle`]. This plans one more connection of a
-//! takeover, because the steps of ten thousand connections are megabytes. After [`TURN_MAX`], the node plans no further connection in this
-//! turn, and a timeout is due at once. So the caller looks at new input, such as a verdict or a heartbeat, before the planning goes on.
+//! The caller polls the node's actions until there are none, and then calls [`Node::handle_idle`]. Each call of `handle_idle` plans only
+//! one more connection of a takeover, because the steps of ten thousand connections would take megabytes of memory. After [`TURN_MAX`], the
+//! node plans no further connection in this turn, and a timeout is due immediately. So the caller looks at new input, such as a verdict or
+//! a heartbeat, before the planning goes on.
 
 use std::time::Duration;
 
@@ -39,8 +40,9 @@ impl Node {
         None
     }
 
-    /// All polled actions are carried out, and none is left. Plans the steps of the next connection to take over. Connections on which a side
-    /// waits come first, in all services. Returns whether [`poll_action`](Self::poll_action) should be called again.
+    /// Call this when all polled actions are carried out and none is left. Plans the steps of the next connection to take over. Connections
+    /// on which the client or the server waits come first, across all services. Returns whether [`poll_action`](Self::poll_action) should
+    /// be called again.
     pub fn handle_idle(&mut self) -> bool {
         let now = self.turn.now();
         if self.must_hear(now) {
@@ -71,8 +73,8 @@ impl Node {
         Some(Action::Send(self.heartbeat(now)))
     }
 
-    /// Whether, under `fail-stop`, the agent was away for the agent timeout. Then it must hear the peer before it takes over more
-    /// connections.
+    /// Whether, under `fail-stop`, the agent was away for the agent timeout. If so, this node must hear the peer before it takes over
+    /// further connections.
     fn must_hear(&self, now: Instant) -> bool {
         self.config.arbiter == Arbiter::FailStop && self.is_absent(now)
     }
@@ -96,13 +98,13 @@ impl Node {
         }
     }
 
-    /// Whether the last polled action, which is not admitted yet, can wait for other work that needs the CPU. This is the case if the action is a step of taking over a
-    /// connection on which neither side waits for anything.
+    /// Whether the last polled action can wait for other work that needs the CPU. An action can wait if it is a step of taking over a
+    /// connection on which neither side waits for anything. Call this before [`admit`](Self::admit).
     pub fn is_unhurried(&self) -> bool {
         self.turn.step == Some(Urgency::Unhurried)
     }
 
-    /// Whether connections on which a side waits are still to be taken over. If so, work that can wait should wait.
+    /// Whether connections on which the client or the server waits are still to be taken over. If so, work that can wait should wait.
     pub fn is_in_a_hurry(&self) -> bool {
         self.services.iter().any(Service::is_in_a_hurry)
     }

@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn unknown_options_are_skipped_by_their_length() {
-        // Nothing, an experiment (RFC 6994), accurate ECN in both orders.
+        // No option, an experimental option (RFC 6994), and the two Accurate ECN options.
         for unknown in [&[][..], &[254, 4, 0, 0], &[172, 5, 0, 0, 1], &[174, 2]] {
             assert_known(&[unknown, &KNOWN].concat());
             assert_known(&[&KNOWN, unknown].concat());

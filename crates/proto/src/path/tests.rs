@@ -14,7 +14,7 @@ fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)
 }
 
-/// All pairs of this node's side and the peer's side.
+/// All pairs of this node's and the peer's reachability.
 fn sides() -> impl Iterator<Item = (Reachability, Reachability)> {
     let own = Reachability::ALL.into_iter();
     own.flat_map(|own| Reachability::ALL.map(|peer| (own, peer)))
@@ -109,17 +109,17 @@ fn nobody_goes_on_who_is_known_not_to_be_reached() {
             let (ours, theirs) = (fitness(meet, own, peer), fitness(meet, peer, own));
             assert!(
                 !(ours.begins && theirs.serves),
-                "both would begin: {own:?} {peer:?}"
+                "one node is to begin although the other may serve: {own:?} {peer:?}"
             );
             assert!(
                 ours.serves || theirs.serves,
-                "nobody would begin: {own:?} {peer:?}"
+                "no node may serve: {own:?} {peer:?}"
             );
         }
     }
 }
 
-/// A path whose nodes meet, and whose outside hosts answer. All evidence is from time 0.
+/// A path over which both nodes hear each other (they meet), and whose outside hosts answer. All evidence is from time 0.
 fn path() -> ServicePath {
     let mut path = ServicePath::new(CONFIG, true, at(0));
     path.set_link(true);
@@ -158,7 +158,7 @@ fn silence_here_while_others_are_heard_parts_the_nodes() {
     assert_eq!(
         path.outside(at(70)),
         Reachability::Suspected,
-        "since half of the patience"
+        "suspected once half of the detection time has passed"
     );
     run(&mut path, 80..90);
     assert!(!path.meets(at(80)));
@@ -230,8 +230,8 @@ fn without_trouble_few_questions_are_asked() {
     assert_eq!(asked, 50);
 }
 
-/// Lets a path whose nodes meet run until `end`. Clients speak when `speaks`, and hosts answer at once when `answers`. Returns the times of
-/// the questions.
+/// Lets a path whose nodes meet run until `end`. A client speaks in each millisecond for which `speaks` is true. Hosts answer a question
+/// immediately if `answers` is true at that time. Returns the times of the questions.
 fn run_with_clients(
     path: &mut ServicePath,
     end: u64,

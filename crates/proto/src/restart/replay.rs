@@ -1,6 +1,6 @@
-//! Restart policy `replay`: at a takeover, an application that was not following gets the connection's input from its start. The
-//! application repeats the output. The part of the output that was logged is compared and dropped. This is FT-TCP's cold backup, for
-//! servers that are deterministic per connection.
+//! Restart policy `replay`: at a takeover, an application that has not followed the connection gets the connection's input from the first
+//! byte on. The application repeats the output. The part of the output that was logged is compared and dropped. This is FT-TCP's cold
+//! backup, for servers that are deterministic per connection.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -24,7 +24,7 @@ pub struct Repetition {
     pub bytes: u64,
     /// Its hash.
     pub hash: [u8; 16],
-    /// The output has ended after it.
+    /// The primary had ended its stream after this output.
     pub ended: bool,
 }
 
@@ -80,7 +80,7 @@ impl Default for ReplayTracker {
     }
 }
 
-/// The relay's filter: compares and drops the output that the client already has. After it, bytes pass unchanged.
+/// The relay's filter: compares and drops the output that the client already has. Bytes after that output pass unchanged.
 #[derive(Debug)]
 pub struct RepetitionFilter {
     expected: Repetition,
@@ -104,7 +104,7 @@ impl RepetitionFilter {
     /// Takes the application's next bytes. Appends to `to_client` those that the client must still get.
     ///
     /// # Errors
-    /// The repeated output differs from what the client has. This is known when all of it was repeated.
+    /// The repeated output differs from what the client has. The difference is found only when the whole output was repeated.
     pub fn on_application(
         &mut self,
         bytes: &[u8],

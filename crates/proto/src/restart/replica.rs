@@ -17,7 +17,7 @@ pub enum ReplicaReason {
     /// The two outputs differ.
     #[error("the replica's output differs from byte {at} on")]
     Differs {
-        /// The first byte that differs, or that only one of the two has because the other ended its stream.
+        /// The first byte that differs, or that only one of the two outputs has because the other output has ended.
         at: Offset,
     },
     /// The primary was so far ahead that its surplus was given up.
@@ -34,7 +34,7 @@ pub enum ReplicaReason {
 /// Compares the primary's logged output of one connection with the replica's output. Either may be ahead.
 ///
 /// Only the surplus of the side ahead is kept. The caller bounds the replica's surplus by not reading from the replica while
-/// [`surplus`](Self::surplus) is large. The primary cannot be slowed, so its surplus is given up beyond `bound`.
+/// [`replica_surplus`](Self::replica_surplus) is large. The primary cannot be slowed, so its surplus is given up beyond `bound`.
 #[derive(Debug)]
 pub struct Comparison {
     bound: usize,
@@ -66,7 +66,7 @@ impl Comparison {
         }
     }
 
-    /// The replica has failed. Replaces any earlier reason and ends the comparison.
+    /// The replica has failed. Replaces an earlier reason of another kind, and ends the comparison.
     pub fn fail(&mut self, reason: String) {
         if !self.has_failed() {
             self.reason = None;
@@ -239,7 +239,7 @@ pub enum ReplicaMismatch {
     },
 }
 
-/// The relay's filter: drops the bytes that the client already has. After them, bytes pass unchanged.
+/// The relay's filter: drops the bytes that the client already has. Bytes after those pass unchanged.
 #[derive(Debug)]
 pub struct ReplicaResumer {
     said: VecDeque<u8>,

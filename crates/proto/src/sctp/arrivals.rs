@@ -12,7 +12,8 @@ use super::config::SctpConfig;
 use super::tsn::Tsn;
 use crate::Instant;
 
-/// Maximum number of runs after gaps. A SACK with this many runs and [`DUPLICATES_MAX`] duplicates fits a packet of 576 bytes.
+/// Maximum number of runs. A run is a sequence of arrived TSNs after a gap. A SACK with this many runs and [`DUPLICATES_MAX`] duplicates
+/// fits a packet of 576 bytes.
 const RUNS_MAX: usize = 96;
 /// Most duplicates that a SACK reports.
 const DUPLICATES_MAX: usize = 24;
@@ -137,7 +138,7 @@ impl Arrivals {
         }
     }
 
-    /// An acknowledgement is due at once.
+    /// An acknowledgement is due now.
     pub const fn acknowledge(&mut self) {
         self.is_due = true;
     }
@@ -221,7 +222,7 @@ mod tests {
     }
 
     proptest! {
-        /// The runs are those of a set of all TSNs.
+        /// The cumulative TSN and the runs agree with a set of all arrived TSNs.
         #[test]
         fn it_keeps_what_a_set_keeps(tsns in prop::collection::vec(0..60_u32, 0..120)) {
             let (mut arrived, first, mut set) = (arrivals(), Tsn(u32::MAX - 5), BTreeSet::new());

@@ -35,14 +35,14 @@ impl std::fmt::Debug for CallKey {
 }
 
 impl CallKey {
-    /// Derived from a key that both ends share, so that the shared one may serve other purposes as well.
+    /// Derived from a key that both ends share, so that the shared key may serve other purposes as well.
     pub fn derive(shared: &[u8; 32]) -> Self {
         let mut mac = Hmac::<Sha256>::new_from_slice(shared).expect("HMAC takes keys of any length");
         mac.update(b"steadfast: calls of SCTP");
         Self(mac.finalize().into_bytes().into())
     }
 
-    /// The AUTH chunk in front of these chunks.
+    /// The AUTH chunk that goes in front of `chunks` and proves the knowledge of this key.
     pub(super) fn prove(&self, chunks: &[SctpChunk]) -> SctpChunk {
         auth(&self.mac(chunks).finalize().into_bytes())
     }

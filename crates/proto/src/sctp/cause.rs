@@ -16,7 +16,7 @@ pub enum ErrorCause {
     StaleCookie(u32),
     /// The sender has no room for another association (4).
     OutOfResource,
-    /// An address of this parameter cannot be used (5).
+    /// An address cannot be used. The value is its whole parameter (5).
     UnresolvableAddress(Bytes),
     /// A chunk of an unknown type, whole (6).
     UnrecognizedChunk(Bytes),

@@ -1,4 +1,4 @@
-//! Parameters of an endpoint (RFC 9260 §16), and those in which the paper's simulations differ from the RFC.
+//! Parameters of an endpoint (RFC 9260 §16), and those in which the simulations of the failover paper (docs/sctp.md) differ from the RFC.
 
 use std::time::Duration;
 
@@ -311,7 +311,7 @@ impl SctpConfig {
         }
     }
 
-    /// Bytes that a full packet counts in windows: the "MTU" of RFC 9260 §7.2. Windows do not count IP and common headers. If this number
+    /// Bytes by which a full packet fills a window: the "MTU" of RFC 9260 §7.2. Windows do not count IP and common headers. If this number
     /// included them, each window would allow one packet more.
     pub(super) const fn full_packet(&self) -> u32 {
         self.packet_room() as u32
@@ -327,7 +327,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Bytes that a DATA chunk counts in windows: header and data. The RFC counts data only. Headers count here, as in FreeBSD and ns-2, so
+/// Bytes by which a DATA chunk fills a window: header and data. The RFC counts data only. Headers count here, as in FreeBSD and ns-2, so
 /// that the window also bounds the memory of many small chunks.
 pub(super) const fn counted(data: usize) -> u32 {
     padded(DATA_HEADER + data) as u32

@@ -11,9 +11,9 @@
 //! The numbers are sizes in bytes. The fields from `made` to `ports` are those of [`CookieContent`]. `source` is the address from which the
 //! INIT came. An IPv4 address is written as an IPv4-mapped IPv6 address.
 //!
-//! The key of the HMAC changes with the epoch, the number of cookie lives since the clock's origin. A cookie is valid for one life. The
-//! peer may ask for a longer time, of which it gets at most one more life. So cookies of the present epoch and of the two before it can be
-//! valid.
+//! The key of the HMAC changes with the cookie's epoch. Here an epoch is the number of cookie lives since the clock's origin. A cookie is
+//! valid for one life. A peer may ask for a longer time, and gets at most one life more. So cookies of the present epoch and of the two
+//! epochs before it can be valid.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -46,9 +46,9 @@ pub(super) struct CookieContent {
 pub(super) enum CookieVerdict {
     /// This endpoint made the cookie, and the cookie's life has not ended.
     Valid(CookieContent),
-    /// This endpoint made the cookie, but the cookie came back after the end of its life, by this time.
+    /// This endpoint made the cookie, but the cookie came back too late. The duration says by how much.
     Stale(CookieContent, Duration),
-    /// This endpoint did not make the cookie, or has forgotten its key.
+    /// This endpoint did not make the cookie, or made it more than [`STALE_EPOCHS`] epochs ago.
     Forged,
 }
 
@@ -104,7 +104,7 @@ impl CookieContent {
         let Some(made_in) = content.first_chunk().copied().map(u64::from_be_bytes) else {
             return CookieVerdict::Forged;
         };
-        // Older keys are forgotten, so a stolen old cookie proves nothing.
+        // Cookies of older epochs are refused, so a stolen old cookie proves nothing.
         let age = epoch(now, life).checked_sub(made_in);
         if age.is_none_or(|age| age > STALE_EPOCHS) || !secret.has_signed(made_in, content, tag) {
             return CookieVerdict::Forged;
@@ -144,7 +144,7 @@ impl CookieContent {
     }
 }
 
-/// Number of epochs after which a cookie's key is forgotten. Until then, a cookie that comes back too late is stale, and not forged.
+/// Number of epochs after which a cookie counts as forged. A cookie that comes back too late, but within this number of epochs, is stale.
 const STALE_EPOCHS: u64 = 4;
 
 /// Number of lives from the clock's origin to `at`.
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(verify(LIFE), CookieVerdict::Valid(content.clone()));
         let late = Duration::from_millis(5);
         assert_eq!(verify(LIFE + late), CookieVerdict::Stale(content.clone(), late));
-        assert_eq!(verify(LIFE * 9), CookieVerdict::Forged, "the key is forgotten");
+        assert_eq!(verify(LIFE * 9), CookieVerdict::Forged, "the cookie is too old");
     }
 
     #[test]

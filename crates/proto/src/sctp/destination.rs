@@ -38,7 +38,7 @@ struct HeartbeatProbe {
     sent_at: Instant,
     /// When it counts as lost.
     until: Instant,
-    /// It measures only: its loss is no error.
+    /// The probe only measures the path: its loss is no error.
     measures: bool,
 }
 
@@ -74,7 +74,7 @@ pub struct Destination {
     /// Timeouts in a row.
     errors: u32,
     path_max_retrans: u32,
-    /// PFMR (RFC 7829).
+    /// PFMR (RFC 7829): with more timeouts in a row than this, the destination is potentially failed. `None`: it never is.
     doubtful_retrans: Option<u32>,
     pub(super) rto: PathRto,
     pub(super) window: PathWindow,
@@ -107,7 +107,7 @@ const CREDIT_MAX: f64 = 4.0 * PROBE_BYTES;
 pub(super) enum PathTimeout {
     /// The destination has failed now.
     Failed,
-    /// It is as it was.
+    /// The timeout does not make the destination failed, or it had failed before.
     Same,
 }
 
@@ -202,7 +202,7 @@ impl Destination {
         self.is_confirmed = true;
     }
 
-    /// Something sent to it was acknowledged. Returns whether it had failed.
+    /// Something sent to it was acknowledged. Returns whether it had failed, potentially or entirely.
     pub(super) const fn on_heard(&mut self) -> bool {
         self.errors = 0;
         let had_failed = !matches!(self.reach, Reach::Active);
@@ -332,7 +332,7 @@ impl Destination {
         self.probes_at.is_some()
     }
 
-    /// Whether a heartbeat is to be sent, to watch the destination or to measure it.
+    /// Whether a heartbeat is to be sent: one is due, or the budget for measurements allows one.
     pub(super) fn wants_probe(&self, now: Instant) -> bool {
         let measures = self.credit >= PROBE_BYTES && self.is_confirmed;
         self.probe.is_none() && (self.is_probe_due(now) || measures)
@@ -342,7 +342,8 @@ impl Destination {
         self.probes_at.is_some_and(|at| now >= at)
     }
 
-    /// `bytes` bytes of data were sent to another destination. Probes that measure this destination may use a part of this number.
+    /// `bytes` bytes of data were sent to another destination. Probes that measure this destination may then use a fraction of as many
+    /// bytes.
     pub(super) fn earn(&mut self, bytes: u32) {
         self.credit = (self.credit + f64::from(bytes) * BUDGET).min(CREDIT_MAX);
     }

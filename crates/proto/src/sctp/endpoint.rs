@@ -1,11 +1,14 @@
 //! An endpoint: a port on the addresses of a host, its associations, and the answers to packets that belong to none (RFC 9260 §5.1, §8.4).
 //!
 //! ```text
-//!   packet ──▶ INIT: answered from a signed cookie, nothing is kept
-//!          ├─▶ COOKIE ECHO: a valid cookie makes an association, or changes the one that exists. If calls need a key, it comes with a proof
-//!          ├─▶ the tag and the address of an association: its own
+//!   packet ──▶ INIT: answered with a signed cookie; nothing is kept
+//!          ├─▶ COOKIE ECHO: a valid cookie makes an association, or changes the one that exists. If calls need a key, a proof must
+//!          │   come with the cookie
+//!          ├─▶ the tag of an association, or else the address of its peer: goes to this association
 //!          └─▶ out of the blue: ABORT, SHUTDOWN COMPLETE, or no answer
 //! ```
+//!
+//! To call a peer means to send it an INIT. The endpoint that does so is the caller.
 //!
 //! A flood of INITs, forged or replayed cookies, and packets with wrong tags leave nothing behind but counters.
 
@@ -39,7 +42,7 @@ const ANSWERS_MAX: usize = 64;
 /// Reason in the ABORT to a caller without the key.
 const NO_PROOF: &[u8] = b"this endpoint requires callers to prove a shared key";
 
-/// Why an endpoint does not call.
+/// Why an endpoint cannot call a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConnectError {
     /// No address, or too many.
@@ -60,7 +63,8 @@ pub struct EndpointCounts {
     pub inits: u64,
     /// INITs that were refused or dropped.
     pub refused_inits: u64,
-    /// Cookies that this endpoint did not make, or that came from an address that is not in the INIT.
+    /// Cookies that this endpoint did not make or made too many epochs ago, and cookies that came with a wrong tag or port, or from an
+    /// address that is not in the INIT.
     pub forged_cookies: u64,
     /// Cookies that came too late.
     pub stale_cookies: u64,
@@ -219,8 +223,9 @@ impl SctpEndpoint {
         id
     }
 
-    /// An association may have changed. It will be asked for packets and events, and is listed under its present keys. An association that
-    /// has ended is not listed, so its peer may call again before the last messages have been read.
+    /// An association may have changed. It will be asked for packets and events, and the registry lists it under its present tag and its
+    /// peer's confirmed addresses. An association that has ended is not listed, so its peer may call again before the last messages have
+    /// been read.
     fn refresh(&mut self, now: Instant, id: AssociationId) {
         touch(&mut self.touched, id);
         self.relist(now, id);
@@ -477,7 +482,8 @@ impl SctpEndpoint {
             self.abort_call(proven, packet, content.peer.tag, causes);
             return false;
         }
-        // The COOKIE ACK may be lost for longer than the cookie lives (RFC 9260 §5.2.4, rule 3).
+        // If COOKIE ACKs are lost, the peer repeats its cookie, perhaps beyond the cookie's life. So a stale cookie is accepted if its
+        // association exists (RFC 9260 §5.2.4, rule 3).
         if let Some(late) = late
             && !self.is_known(&content)
         {
@@ -586,7 +592,7 @@ impl SctpEndpoint {
         self.answers.pop_front()
     }
 
-    /// The next packet. To be called after every other call, until it returns `None`.
+    /// The next packet. Use this after every other function of the endpoint, until it returns `None`.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<SctpTransmit> {
         if let Some(answer) = self.poll_answer() {
             return Some(answer);
@@ -616,8 +622,8 @@ impl SctpEndpoint {
         }
     }
 
-    /// The next event of an association. To be called after [`poll_transmit`](Self::poll_transmit). Events wait in their associations, so
-    /// the number of associations bounds the memory of unread events.
+    /// The next event of an association. Use this after [`poll_transmit`](Self::poll_transmit). Events wait in their associations, so the
+    /// number of associations bounds the memory of unread events.
     pub fn poll_event(&mut self) -> Option<(AssociationId, AssociationEvent)> {
         while let Some(id) = self.news.front().copied() {
             let Some(association) = self.associations.get_mut(&id) else {
@@ -638,7 +644,7 @@ impl SctpEndpoint {
     }
 }
 
-/// Addresses without those that are listed twice.
+/// The addresses in canonical form, each once.
 fn canonical(addresses: &[IpAddr]) -> Vec<IpAddr> {
     let mut all = Vec::with_capacity(addresses.len());
     for address in addresses.iter().map(IpAddr::to_canonical) {

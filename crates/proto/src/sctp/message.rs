@@ -9,7 +9,7 @@ pub struct SctpMessage {
     pub stream: u16,
     /// The application's protocol identifier. SCTP does not look at it.
     pub protocol: u32,
-    /// It is delivered as soon as it is complete, without regard to its stream's order.
+    /// The message is delivered as soon as it is complete, without regard to its stream's order.
     pub is_unordered: bool,
     /// The data, at least one byte.
     pub data: UserData,

@@ -85,7 +85,7 @@ impl PathMtu {
         self.is_searching
     }
 
-    /// The size to be probed now, if one is.
+    /// The packet size to be probed now. `None`: no probe is to be sent.
     pub(super) const fn next_probe(&self) -> Option<u32> {
         if !self.is_searching || self.probe.is_some() || self.is_doubtful {
             return None;
@@ -118,8 +118,8 @@ impl PathMtu {
         true
     }
 
-    /// Forgets the probe on the way if it is lost. Returns whether it is lost. If so, the caller sends a small heartbeat, which tells the
-    /// reason.
+    /// Forgets the probe on the way if it is lost. Returns whether it is lost. If so, the caller sends a small heartbeat. If this heartbeat
+    /// is answered, the size was the reason for the loss.
     pub(super) fn lose_probe(&mut self, now: Instant) -> bool {
         if self.raise_at.is_some_and(|at| now >= at) {
             self.search();

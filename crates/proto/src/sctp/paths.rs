@@ -18,7 +18,7 @@ pub(super) struct PathTable {
     primary: PathId,
     current: PathId,
     failover: FailoverState,
-    /// CPT.
+    /// CPT: with more timeouts of the primary in a row than this, a failover is permanent. `None`: no failover is.
     change_over: Option<u32>,
 }
 
@@ -187,7 +187,8 @@ impl PathTable {
         if let Some(event) = event {
             self.take(event, path);
         }
-        // The primary was in use and failed, and the policy has moved away from it: this is a second event.
+        // The primary was in use and failed, and the policy has moved away from it: for the policy, a destination that is only probed now
+        // has failed. This is a second event.
         if is_primary && is_used && timeout == PathTimeout::Failed && path != self.current {
             self.take(FailoverEvent::ProbeFailed, path);
         }
@@ -203,7 +204,7 @@ impl PathTable {
         others.any(|other| other.is_usable() && other.errors() == 0)
     }
 
-    /// Something sent to `path` was acknowledged. Returns whether the destination had failed.
+    /// Something sent to `path` was acknowledged. Returns whether the destination had failed, potentially or entirely.
     pub fn on_heard(&mut self, path: PathId) -> bool {
         let had_failed = self.get_mut(path).on_heard();
         if path == self.primary {
@@ -248,8 +249,8 @@ impl PathTable {
         }
     }
 
-    /// Makes the best destination the primary one for good, if it is better than the primary by the margin. Returns whether it did
-    /// ([`FailoverPolicy::Informed`]).
+    /// Makes the best destination the primary one for good, if it is better than the primary by the margin. Returns whether the primary has
+    /// changed ([`FailoverPolicy::Informed`]).
     pub fn promote_best(&mut self) -> bool {
         let rate = |path: &Destination| path.quality().held_rate(path.quality().rtt(), path.rto.least());
         let promised = |path: &Destination| {

@@ -50,13 +50,13 @@ impl SctpSecret {
         Self::new(code(&self.secret, &[b"secret", &self.drawn.to_be_bytes()]))
     }
 
-    /// The code of a cookie's content under the key of this epoch.
+    /// The authentication code of a cookie's content under the key of `epoch`.
     pub(super) fn sign(&self, epoch: u64, content: &[u8]) -> CookieTag {
         let key = code(&self.secret, &[b"cookie", &epoch.to_be_bytes()]);
         code(&key, &[content])
     }
 
-    /// Whether `tag` is the code of the content. Compares in constant time.
+    /// Whether `tag` is the authentication code of the content under the key of `epoch`. Compares in constant time.
     pub(super) fn has_signed(&self, epoch: u64, content: &[u8], tag: &[u8]) -> bool {
         let key = code(&self.secret, &[b"cookie", &epoch.to_be_bytes()]);
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&key) else {

@@ -9,7 +9,8 @@
 //!                  │             └──────────┴── a later SACK
 //! ```
 //!
-//! The queue knows neither windows nor timers. A SACK's meaning for each destination is a [`PathChange`], which the association applies.
+//! The queue knows the receiver's window, but neither congestion windows nor timers. A SACK's meaning for each destination is a
+//! [`PathChange`], which the association applies.
 
 use std::collections::VecDeque;
 
@@ -23,7 +24,7 @@ use crate::Instant;
 /// Why a chunk is retransmitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetransmitCause {
-    /// Enough missing reports.
+    /// The chunk has enough missing reports, or the receiver dropped it because it probed a closed window.
     Fast,
     /// The timer of its destination ran out.
     Timeout,
@@ -42,7 +43,8 @@ enum ChunkFate {
 enum ReportsCount {
     /// All count, because the chunk was sent only once.
     Always,
-    /// A report counts if its SACK newly acknowledges a TSN after this one: the last TSN that was sent when the chunk was retransmitted.
+    /// A report counts if its SACK newly acknowledges a TSN after the TSN in this field. The field has the highest TSN that had been sent
+    /// when the chunk was retransmitted.
     After(Tsn),
     /// None counts, because the chunk is not fast retransmitted again.
     Never,
@@ -52,7 +54,7 @@ enum ReportsCount {
 #[derive(Clone, Debug)]
 struct SentChunk {
     chunk: DataChunk,
-    /// Bytes that it counts in windows.
+    /// Bytes by which the chunk fills a window.
     bytes: u32,
     /// Its last destination.
     path: PathId,
@@ -80,7 +82,8 @@ pub(super) struct PathChange {
     pub acked: u32,
     /// Number of chunks newly acknowledged, and of chunks marked for fast retransmission.
     pub counts: (u32, u32),
-    /// A chunk sent last to this destination is newly acknowledged, so the destination answers.
+    /// A chunk that was sent last to this destination is newly acknowledged, so the destination answers. Chunks that a timeout has marked
+    /// do not count: such a chunk may have arrived before the timeout.
     pub is_heard: bool,
     /// The lowest TSN in flight to it is acknowledged.
     pub is_lowest_acked: bool,
@@ -90,7 +93,8 @@ pub(super) struct PathChange {
     pub lost_measure: bool,
     /// A chunk is marked for fast retransmission.
     pub has_fast: bool,
-    /// Bytes of chunks that were marked when the SACK came, if they count as in flight when the window may grow.
+    /// With [`SctpConfig::counts_marked`]: bytes of the chunks that were marked when the SACK came. They count as in flight when it is
+    /// checked whether the congestion window may grow. Otherwise 0.
     pub marked_before: u32,
     /// Bytes of the largest newly acknowledged chunk that was sent last to this destination.
     pub largest: u32,
@@ -228,7 +232,8 @@ impl SendQueue {
         self.announced
     }
 
-    /// The gap reports of a SACK that would change only the cumulative TSN: the runs that are already acknowledged in gaps.
+    /// The gap reports to go with the cumulative TSN of a SHUTDOWN, which carries none: the runs of chunks that are already acknowledged in
+    /// gaps.
     pub fn gap_reports(&self, cumulative: Tsn) -> Vec<(u16, u16)> {
         let skipped = usize::try_from(cumulative.distance_from(self.cumulative())).unwrap_or(0);
         let mut runs: Vec<(u16, u16)> = Vec::new();
@@ -242,7 +247,7 @@ impl SendQueue {
         runs
     }
 
-    /// Bytes that the next new chunk counts in windows. `None` if no data waits.
+    /// Bytes by which the next new chunk will fill a window. `None` if no data waits.
     pub fn next_new(&self) -> Option<u32> {
         let message = self.messages.front()?;
         Some(counted(
@@ -320,8 +325,8 @@ impl SendQueue {
         Some(chunk)
     }
 
-    /// Calls `choose` for each marked chunk in order, until it returns a value. Its arguments are why the chunk is retransmitted, and where
-    /// the chunk was sent last.
+    /// Calls `choose` for each marked chunk in order, until `choose` returns a value. The arguments of `choose` are why the chunk is
+    /// retransmitted, and where the chunk was sent last.
     pub fn find_marked<T>(&self, mut choose: impl FnMut(RetransmitCause, PathId) -> Option<T>) -> Option<T> {
         let marked = self.sent.iter().filter_map(|sent| match sent.fate {
             ChunkFate::Marked(cause) => Some((cause, sent.path)),
@@ -478,7 +483,7 @@ impl SendQueue {
         self.reports.clear();
         self.reports.resize(self.sent.len() + 1, 0);
         for (first, last) in gaps {
-            // An offset of 1 is the first sent chunk, which is missing in a valid SACK.
+            // Offset 1 is the first sent chunk. A valid SACK never reports this chunk as received.
             let (first, last) = (usize::from(*first), usize::from(*last).min(self.sent.len()));
             if 0 < first && first <= last {
                 self.reports[first - 1] += 1;

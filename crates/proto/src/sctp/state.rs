@@ -25,15 +25,15 @@ pub enum AssociationState {
     CookieEchoed,
     /// Data flows.
     Established,
-    /// This end wants to end it, and waits until its data is acknowledged.
+    /// This end wants to end the association, and waits until its data is acknowledged.
     ShutdownPending,
     /// This end's data is acknowledged, and SHUTDOWN was sent.
     ShutdownSent,
-    /// The peer wants to end it; this end's data is not acknowledged yet.
+    /// The peer wants to end the association; this end's data is not acknowledged yet.
     ShutdownReceived,
     /// SHUTDOWN ACK was sent.
     ShutdownAckSent,
-    /// It has ended.
+    /// The association has ended.
     Closed,
 }
 
@@ -46,7 +46,7 @@ pub(super) enum StateEvent {
     CookieAck,
     /// The peer says that the cookie is too old: INIT again.
     StaleCookie,
-    /// The application wants to end it.
+    /// The application wants to end the association.
     Close,
     /// All data is acknowledged.
     Drained,
@@ -132,7 +132,7 @@ impl AssociationState {
         }
     }
 
-    /// Whether the handshake of this end's call goes on.
+    /// Whether the handshake of this end's call is still going on.
     pub(super) const fn is_setup(self) -> bool {
         matches!(self, Self::CookieWait | Self::CookieEchoed)
     }

@@ -13,7 +13,7 @@ use super::tsn::Tsn;
 pub const PATHS_MAX: usize = 8;
 /// Smallest window that an INIT may announce (RFC 9260 §3.3.2).
 const WINDOW_MIN: u32 = 1500;
-/// Maximum number of bytes of unrecognised parameters that are reported.
+/// A parameter is reported only if it lies in the first 256 bytes of unrecognised parameters. Parameters that need no report count, too.
 const REPORTED_MAX: usize = 256;
 
 /// The sender's terms.
@@ -104,7 +104,7 @@ impl InitTerms {
         }
     }
 
-    /// The terms as a chunk with the addresses only, as a cookie keeps them.
+    /// The terms as a chunk whose only parameters are the addresses. A cookie keeps this chunk.
     pub fn to_chunk(&self) -> InitChunk {
         InitChunk {
             tag: self.tag,

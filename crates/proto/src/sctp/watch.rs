@@ -51,7 +51,7 @@ impl WatchState {
         // If this end was late, the heartbeats that it has left out are not sent later.
         self.next_at = now + self.watch.interval;
         if self.unanswered.len() == REMEMBERED {
-            // The first one stays: its time shows for how long nothing was answered.
+            // The first heartbeat stays: its time shows for how long nothing was answered.
             self.unanswered.remove(1);
         }
         self.unanswered.push_back((nonce, now));

@@ -48,8 +48,9 @@ impl Service {
         keeps_rule && since.is_some_and(|since| now.since(since) < AGENT_WAIT)
     }
 
-    /// Whether the other node's kernel lives, as far as this node knows. Only probes tell of it while its agent is away, and a few of them or of
-    /// their answers may be lost or late. A node in doubt waits anyway, so for it this counts only after the agent timeout.
+    /// Whether the other node's kernel lives, as far as this node knows. While the other node's agent is away, only probes show this, and a
+    /// few probes or answers may be lost or late. A node in doubt waits anyway, so it counts the kernel as dead only after the agent
+    /// timeout without an answer.
     pub(super) fn hears_kernel(&self, peer: &Detector, now: Instant) -> bool {
         let config = peer.config();
         let patience = if self.doubt.exists() {
@@ -60,7 +61,7 @@ impl Service {
         peer.hears_kernel(now, patience)
     }
 
-    /// The agent was away for the agent timeout. Begins a doubt, if the role gives reason to.
+    /// The agent was away for the agent timeout. Under `fail-stop`, a primary or a backup comes into doubt, and a takeover is interrupted.
     pub(crate) fn on_absence(&mut self, now: Instant) {
         if !self.is_fail_stop() {
             return;
@@ -123,8 +124,8 @@ impl Service {
         self.actions.push_back(ServiceAction::Report(report));
     }
 
-    /// Whether this node is a primary in doubt, and the word is its wire's, but no answer yet. If that wire leaves, this node goes on alone
-    /// with its connections. But only the wire's answer shows that the wire itself has not gone on alone with them.
+    /// Whether this node is a primary in doubt, and `word` comes from its wire, which has not confirmed yet. If a wire leaves, its primary
+    /// goes on alone with the connections. But only the wire's confirmation shows that the wire itself has not gone on alone with them.
     pub(super) fn waits_for_confirmation(&self, word: &StandingBeat) -> bool {
         self.doubt.exists()
             && self.role() == Role::Primary

@@ -1,9 +1,9 @@
 //! A step that a service needs has failed in this node's network: for example, the interface is gone or an address is refused. The
 //! failure concerns only that service. This node tells the peer that it leaves the service, and tries the step again.
 //!
-//! A primary and a returning node stand down: the peer goes on, and this node comes back like any other node. A node that claims or
-//! speaks alone keeps its role and its connections, because no other node may serve. A node whose consent to a peer's return failed
-//! keeps them as well, because the peer has none of its connections.
+//! A primary and a returning node stand down: the peer goes on, and this node comes back like any other node. A node that claims or speaks
+//! alone keeps its role and its connections, because no other node may serve. A node whose consent to a peer's return failed keeps its
+//! connections as well, because the peer has none of its connections.
 
 use super::Service;
 use crate::Instant;
@@ -12,8 +12,8 @@ use crate::claim::Claim;
 use crate::role::Role;
 
 impl Service {
-    /// A step for a service failed in this node's network, or cannot be made good. `why` names it. Call this before carrying out any
-    /// further action: the actions that were to follow the step are dropped.
+    /// A step for a service failed in this node's network, or cannot be made good. `why` names the step and the reason. Call this before
+    /// carrying out any further action: the actions that were to follow the step are dropped.
     pub(super) fn on_failed(&mut self, now: Instant, why: String) {
         let unheard = self.unheard_consent();
         self.actions.retain(|action| {
@@ -97,7 +97,7 @@ mod tests {
         Node::new(config, at(0))
     }
 
-    /// The peer's word: both services are in this role.
+    /// The node hears a heartbeat of its peer: both services have `role` in `epoch`.
     fn hear(node: &mut Node, millis: u64, role: Role, epoch: u64) {
         let is_primary = !node.config().services[0].is_primary;
         let beat = |index| ServiceBeat {
@@ -128,7 +128,7 @@ mod tests {
         node
     }
 
-    /// The actions that are carried out, if each step of service 0 that can fail fails.
+    /// Polls the node's actions. Reports a failure of each step of service 0 that can fail, and returns all other actions.
     fn carry_out(node: &mut Node, millis: u64) -> Vec<Action> {
         let mut done = Vec::new();
         while let Some(action) = node.poll_action() {

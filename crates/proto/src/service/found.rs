@@ -19,17 +19,18 @@ pub struct InheritedService {
     pub is_consented: bool,
     /// Whether the right to speak had no end, so the arbiter need not be asked again.
     pub is_confirmed: bool,
-    /// Whether that agent was in doubt in this epoch ([`OperatorReport::Doubted`]): it waited for the other node to confirm that the other node
-    /// had not gone on alone. `Some(true)` if this node was the primary; its gate is closed meanwhile.
+    /// `Some` if that agent was in doubt in this epoch ([`OperatorReport::Doubted`]): it waited for the other node to confirm that the
+    /// other node had not gone on alone. `Some(true)`: this node was the primary, and its gate is closed during the doubt. `Some(false)`:
+    /// this node was the wire.
     ///
     /// [`OperatorReport::Doubted`]: crate::action::OperatorReport::Doubted
     pub doubted: Option<bool>,
-    /// When that agent was last there.
+    /// When that agent last ran.
     pub seen: Instant,
     /// Clients whose latest connection that agent had taken over, without taking over the service.
     pub taken: Vec<SocketAddr>,
-    /// Clients whose connections lost their process here, and were not adopted by the peer as far as that agent knew. This node's kernel
-    /// has remembered them.
+    /// Clients whose connections lost their process on this node, and were not adopted by the peer as far as that agent knew. This node's
+    /// kernel has remembered them.
     pub orphans: Vec<SocketAddr>,
 }
 
@@ -40,8 +41,8 @@ impl InheritedService {
     }
 }
 
-/// The role that a new agent takes from what the earlier agent left. If that agent died while it decided connections, those are lost, and
-/// this node speaks alone.
+/// The role that a new agent takes from what the earlier agent left. If that agent died while it decided connections, those connections are
+/// lost, and this node speaks alone.
 pub(super) fn behind(found: &InheritedService) -> Left {
     let role = match found.gate {
         Gate::Off => Role::Joining,

@@ -307,8 +307,8 @@ impl Service {
         self.takeover.is_some() && self.role() == Role::Backup
     }
 
-    /// Time at which this node's claim of a VIP that a working wire gives up is complete, even without an answer of an
-    /// outside host. `None` for any other claim, and if this node has no right to the VIP.
+    /// If a working wire gives the VIP up: the time at which this node's claim is complete even without an answer of an outside host.
+    /// `None` for any other claim, and if this node has no right to the VIP.
     fn given_at(&self) -> Option<Instant> {
         let given_at = self.claim.as_ref().and_then(Claim::given_at)?;
         Some(given_at.max(self.standing.claims_at()?))
@@ -364,7 +364,7 @@ impl Service {
         }
     }
 
-    /// The peer was heard. If it is a new agent, `incarnation` is that agent's.
+    /// The peer was heard. If the heartbeat comes from a new agent of the peer, `incarnation` is that agent's.
     pub(crate) fn on_heartbeat(&mut self, incarnation: Option<u64>) {
         self.path.on_heartbeat();
         if let Some(incarnation) = incarnation {
@@ -372,7 +372,7 @@ impl Service {
         }
     }
 
-    /// The peer is to be told of a change at once, not in the usual rhythm.
+    /// The peer is to be told of a change immediately, not only with the next regular heartbeat.
     fn tell_peer(&mut self, now: Instant) {
         self.news = Some(now);
     }

@@ -21,7 +21,8 @@ impl Service {
         self.sync(now, StateSyncEvent::Begin); // the replica's server lacks what passed unlogged
     }
 
-    /// Begins to ask the primary for all connections. From now on, all connections of the service pass this node, also unknown ones.
+    /// Begins to ask the primary for all its connections. Call this when all connections of the service have begun to pass this node, and
+    /// this node may not know some of them.
     pub(super) fn begin_census(&mut self, now: Instant) {
         self.table.begin_census(now);
         self.ask_about_older(now);
@@ -45,8 +46,8 @@ impl Service {
         self.ask_about_older(now);
     }
 
-    /// Handles connections that left the table without a packet that shows their end: closes their replicas, and in a takeover decides
-    /// the connections.
+    /// Handles connections that left the table without a packet that shows their end. Closes their replicas. In a takeover, notes that
+    /// these connections are decided, so that the takeover does not wait for them.
     pub(super) fn remove_ended(&mut self, now: Instant) {
         let has_replicas = self.table.config().has_replicas();
         for connection in self.table.take_gone() {

@@ -28,8 +28,8 @@ impl Service {
         }
     }
 
-    /// The backup has adopted `adopted` orphans of this agent. The caller has checked that the backup's heartbeat names this agent. An
-    /// earlier agent's orphans had other numbers.
+    /// The backup reports `adopted` orphans of this agent as adopted. The caller has checked that the backup's heartbeat names this agent.
+    /// An earlier agent's orphans had other numbers.
     pub(super) fn hear_of_adopted(&mut self, now: Instant, adopted: u64) {
         let (adopted, has_more) = self.orphans.on_adopted(adopted);
         let goes_on = !adopted.is_empty() && has_more;

@@ -1,4 +1,4 @@
-//! The services' paths: evidence about them, and what a node does when one breaks ([`crate::path`]).
+//! A service's path: the evidence about it, and what a node does when the path breaks ([`crate::path`]).
 
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ impl Service {
             self.set_gives_way(now, false);
         }
         if is_news {
-            self.tell_peer(now); // at once, not in the usual rhythm
+            self.tell_peer(now); // immediately, not only with the next regular heartbeat
         }
     }
 

@@ -8,9 +8,9 @@ use crate::action::ServiceAction;
 
 /// Wait before the first try.
 const WAIT: Duration = Duration::from_millis(100);
-/// The longest wait. Each wait is twice the last.
+/// The longest wait. Each wait is twice the previous one.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Time after which a further failure counts as a new one, and not as a repetition of the last.
+/// Time after which a further failure counts as a new one, and not as a repetition of the previous one.
 const CALM: Duration = Duration::from_secs(60);
 
 /// The step that failed for one service, and when it is tried again.
@@ -51,7 +51,7 @@ impl FailedStep {
     /// Tries the step again, if a try is due.
     pub(super) fn on_timeout(&mut self, now: Instant, actions: &mut VecDeque<ServiceAction>) {
         if self.poll_timeout().is_some_and(|due| now >= due) {
-            self.due = now + WAIT_MAX; // if this try fails, `note` sets an earlier time
+            self.due = now + WAIT_MAX; // if this try fails, `note` sets the time of the next one
             actions.push_back(ServiceAction::Mend);
         }
     }

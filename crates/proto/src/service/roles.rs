@@ -258,7 +258,7 @@ impl Service {
             Role::TakingOver => {
                 self.orphans.forget_all_taken(); // from now on this node answers for all connections
                 self.set_gate(Gate::Takeover);
-                self.confirm(now); // at once: if this node dies before the arbiter answers, no other node knows what this node said
+                self.confirm(now); // ask now: if this node dies before the arbiter answers, no other node knows what this node said
                 let adoption = self.takeover.take();
                 self.takeover = Some(Takeover::begin(now, adoption));
             }
@@ -334,7 +334,7 @@ impl Service {
     fn claim(&mut self, now: Instant, change: RoleChange) {
         let peer = self.path.peer();
         let claim = match change.event {
-            // The wire passes nothing on, so waiting gains nothing, and outside hosts can be asked at once.
+            // The wire passes nothing on, so waiting gains nothing, and outside hosts can be asked immediately.
             RoleEvent::PeerLeaves if peer.outside == Reachability::Lost || peer.hears == Some(false) => {
                 Claim::of_lost(now)
             }
@@ -344,7 +344,7 @@ impl Service {
         self.claim = Some(claim);
     }
 
-    /// Gives the service up to the peer: everything that is under way here is void.
+    /// Gives the service up to the peer: everything that is under way on this node is void.
     pub(super) fn stand_down(&mut self, is_deposed: bool) {
         self.claim = None;
         self.takeover = None;

@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(replicas_of(&carry_out(&mut node, |_| None)), [client(4)]);
     }
 
-    /// A connection that waited for the copy is not continued by a server that has only half of it.
+    /// A connection that waited for the copy is not continued by a server that has only a part of the primary's state.
     #[test]
     fn a_takeover_ends_the_copying() {
         let mut node = wire();
@@ -311,7 +311,8 @@ mod tests {
         assert_eq!(node.service(0).takeovers()[0].restored, 0);
         assert_eq!(node.service(0).takeovers()[0].reset, 1);
     }
-    /// The copy needs the log up to now, the takeover needs it up to the gate's closing. Both ask to read the log in the same turn.
+    /// The copying and the takeover ask to read the log in the same turn. The copying needs the log up to now, the takeover needs the log
+    /// up to the closing of the gate.
     #[test]
     fn reading_the_log_for_the_copy_is_not_reading_it_for_the_takeover() {
         let mut node = wire();

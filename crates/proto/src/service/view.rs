@@ -120,9 +120,11 @@ impl std::fmt::Display for Simplex {
             Self::Claiming => "the backup is gone; this node claims the VIP",
             Self::Sole => "this node serves alone",
             Self::Standby => "the peer serves alone",
-            Self::Failed => "this node's network for it could not be set up; tried again until it can",
+            Self::Failed => {
+                "a network step for this service failed on this node; the step is tried again until it succeeds"
+            }
             Self::Left => {
-                "this node has no part in it until `steadfast drain NODE --off` or `steadfast bypass SERVICE --off`"
+                "this node has no part in the service until `steadfast drain NODE --off` or `steadfast bypass SERVICE --off`"
             }
             Self::Returning => "this node is about to be the peer's wire",
             Self::Path(fault) => return fault.fmt(f),
@@ -217,7 +219,8 @@ impl Service {
         self.table.older(now).filter(move |_| is_wire)
     }
 
-    /// Whether a change of role, a takeover or an adoption of orphans is under way. An agent that ends now would leave it half done.
+    /// Whether a change of role, a takeover or an adoption of orphans is under way. If the agent ended now, this work would be left half
+    /// done.
     pub(crate) fn is_deciding(&self) -> bool {
         let is_turning = match self.role() {
             Role::Claiming | Role::Returning | Role::TakingOver => true,
@@ -241,7 +244,7 @@ impl Service {
         &self.orphans
     }
 
-    /// The service's entry in this node's next heartbeat. `orphans`: the service's orphans that this heartbeat tells.
+    /// The service's entry in this node's next heartbeat. `orphans`: the service's orphans that this heartbeat reports.
     pub(crate) fn beat(&self, orphans: Orphans) -> ServiceBeat {
         ServiceBeat {
             vip: self.vip(),

@@ -11,8 +11,8 @@ impl Standing {
         self.leaves || self.has_failed
     }
 
-    /// Whether this node tells its peer not to count on it. A backup that says so promises that it takes nothing over. So a backup does not
-    /// say it while the arbiter may still give this backup the epoch that it has asked for.
+    /// Whether this node tells its peer not to count on it. A backup that says so promises not to take over. So it does not say so while
+    /// the arbiter may still give it the epoch that it has asked for.
     pub const fn says_that_it_leaves(&self) -> bool {
         match self.role {
             Role::Joining | Role::Returning | Role::Standby => self.leaves() || self.fitness.is_out,
@@ -49,7 +49,8 @@ impl Standing {
             self.keep_promise(now);
             (self.echoes_after, self.is_unconfirmed) = (now, true);
             if !self.has_asked {
-                // The wish is from before the promise. By now the primary may be having this node fenced, because of the promise.
+                // This backup wanted the epoch before it made the promise. Because of the promise, the primary may be fencing this node by
+                // now.
                 (self.is_wanted, self.delayed) = (false, None);
             }
         }
@@ -81,8 +82,8 @@ impl Standing {
         }
     }
 
-    /// A step that the role needs failed on this node, or was made good. While it is failed, this node gives up its part like a node that
-    /// leaves.
+    /// A step that the role needs has failed on this node, or has been made good. Until the step is made good, this node gives up its part
+    /// like a node that leaves.
     pub fn set_failed(&mut self, now: Instant, has_failed: bool) -> Option<RoleChange> {
         let left = self.leaves();
         self.has_failed = has_failed;

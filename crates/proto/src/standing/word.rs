@@ -1,10 +1,10 @@
-//! The table of the events that the peer's word means for this node.
+//! The table that gives the event for this node, from this node's role and the peer's word.
 
 use super::{Arbiter, Fitness, Role, RoleEvent, Standing, StandingBeat};
 use crate::Instant;
 
 impl Standing {
-    /// The event that the peer's `word` means for this node, if any.
+    /// The event that the peer's `word` causes at this node, if any.
     #[expect(clippy::too_many_lines, reason = "one table")]
     pub(super) fn event_of(&self, now: Instant, word: &StandingBeat) -> Option<RoleEvent> {
         let (later, same) = (word.epoch > self.epoch, word.epoch == self.epoch);
@@ -58,7 +58,7 @@ impl Standing {
             // The peer was refused the right to serve, or has forgotten that it served. It is mute, so neither node serves.
             (Role::Returning, Role::Standby) => serves.then_some(RoleEvent::Begins),
             // Both nodes are mute. The arbiter gave the right to one of them, but that node left meanwhile or has forgotten it. One node
-            // begins, in an epoch later than both of theirs.
+            // begins, in an epoch that is later than the epochs of both.
             (Role::Standby, Role::Standby) | (Role::Returning, Role::Returning) => {
                 let is_first = word.leaves || word.epoch < self.epoch || same && self.config.is_primary;
                 (is_first && !self.leaves() && serves).then_some(RoleEvent::Begins)
@@ -73,8 +73,8 @@ impl Standing {
             (Role::Primary, Role::Backup) => (same && word.leaves).then_some(RoleEvent::PeerLeaves),
             // The arbiter gave the epoch to this node's earlier agent and refused it to the peer. The peer lets no packet pass now.
             (Role::Primary, Role::Standby) if later || same => Some(RoleEvent::PeerLeaves),
-            // If either node leaves, the peer does not return. Otherwise the peer may not have received this node's consent to its return
-            // yet.
+            // If either node leaves, the peer does not return. Otherwise there is no event: perhaps this node's consent has not reached the
+            // returning peer yet.
             (Role::Primary, Role::Standby | Role::Joining) => {
                 (word.leaves || self.leaves()).then_some(RoleEvent::PeerSilent)
             }
@@ -109,7 +109,7 @@ impl Standing {
             | (Role::Backup, Role::Claiming | Role::Returning | Role::Backup)
             | (Role::Sole, Role::Joining | Role::Primary | Role::Claiming | Role::Backup | Role::Standby)
             | (Role::Standby, Role::Returning | Role::Backup | Role::TakingOver) => None,
-            // This node decides connections, and changes when it has decided them all.
+            // This node still decides which connections it restores and which it gives up. Its role changes afterwards.
             (
                 Role::TakingOver,
                 Role::Joining

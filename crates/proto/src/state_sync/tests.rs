@@ -157,7 +157,7 @@ fn what_is_finished_too_late_does_not_count() {
             assert_eq!(testbed.wants(), "");
             testbed.sync.on_timeout(at(500), &mut testbed.actions);
         }
-        let why = "it was not finished within the hold of 500ms";
+        let why = "the copying was not finished within the hold of 500ms";
         assert_eq!(testbed.wants(), format!("release; Abandon; not synced: {why}"));
         assert_eq!(testbed.sync.why(), Some(why));
     }

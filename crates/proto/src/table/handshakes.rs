@@ -40,7 +40,7 @@ impl Handshakes {
         self.by_client.len()
     }
 
-    /// Number of places in the order of handshakes.
+    /// Number of entries of `order`.
     #[cfg(test)]
     pub(super) fn places(&self) -> usize {
         self.order.len()

@@ -57,7 +57,7 @@ impl Table {
         });
     }
 
-    /// From now on all connections of the service pass this node. The primary is asked which connections there are.
+    /// Begins to ask the primary which connections there are. Call this when all connections of the service have begun to pass this node.
     pub fn begin_census(&mut self, now: Instant) {
         self.census.begin(now);
     }

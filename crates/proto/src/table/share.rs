@@ -1,5 +1,5 @@
-//! The bound on all logs of a table together. When the logs reach it, the clients that hold the most give back. So no client can cost the
-//! other clients their protection, whatever it sends.
+//! The bound on all logs of a table together. When the logs reach it, the clients that hold the most memory give some of it back. So no
+//! client can cost the other clients their protection, whatever it sends.
 //!
 //! ```text
 //!   held     ▐█▌

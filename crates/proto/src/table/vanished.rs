@@ -1,5 +1,5 @@
-//! Connections that end without a packet: a client disappears, its server gives up, and no kernel sends anything. So the wire asks the
-//! primary at intervals whether its kernel still has the connections that have been silent for a long time.
+//! Connections that end without a packet: a client disappears, its server gives up, and no kernel sends anything. So the wire asks at
+//! intervals whether the primary's kernel still has the connections that have been silent for a long time.
 
 use std::net::SocketAddr;
 use std::time::Duration;

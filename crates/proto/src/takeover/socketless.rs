@@ -28,8 +28,8 @@ pub fn repeat(vip: SocketAddr, client: SocketAddr, syn: &Opening, syn_ack: &Open
 pub struct HandedOver {
     /// The connection, with its logs.
     pub connection: Box<Connection>,
-    /// The SYN-ACK, if the client was not heard since it was sent. The restored socket does not know of it, so the node repeats it.
-    /// The keeper also stores it, so that the node can go on repeating it after the agent was restarted
+    /// The SYN-ACK, if the client was not heard since the SYN-ACK was sent. The restored socket does not repeat it, so the node does. The
+    /// keeper also stores the SYN-ACK, so that the node can go on repeating it after the agent was restarted
     /// ([`Unheard`](crate::service::ServiceInput::Unheard)).
     pub syn_ack: Option<Vec<u8>>,
 }

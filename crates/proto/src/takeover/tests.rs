@@ -134,7 +134,7 @@ fn conflicting_copies_make_a_connection_ambiguous_and_a_takeover_resets_it() {
     }
 }
 
-/// The client's `payload` at `seq`. It acknowledges the server's SYN (number 1000) and no further byte.
+/// The client's `payload` at `seq`. The segment acknowledges the server's SYN (number 1000) and no further byte.
 fn say_of_client(table: &mut Table, seq: u32, flags: Flags, payload: &[u8]) {
     let segment = Segment {
         source: ([10, 0, 0, 1], 1).into(),
@@ -199,7 +199,8 @@ fn urgent_data_is_not_protected() {
     }
 }
 
-/// A server answers with the option only if it uses Multipath TCP on this connection. An offer of the client alone has no effect.
+/// A server answers with the Multipath TCP option only if it uses Multipath TCP on this connection. An offer of the client alone has no
+/// effect.
 #[test]
 fn a_connection_of_several_paths_is_not_protected() {
     let several = TcpOptions {
@@ -397,7 +398,7 @@ fn who_waits_for_a_reply_alone_is_not_woken() {
     }
 }
 
-/// The client is asked, because otherwise no packet would tell this side that the window has opened again.
+/// The client is woken, because otherwise no packet would tell the restored socket that the client's window has opened again.
 #[test]
 fn a_client_whose_window_was_closed_is_asked() {
     let mut table = table();
@@ -524,7 +525,8 @@ fn a_worker_that_crashes_for_ever_leaves_a_few_reports_and_their_sums() {
     assert_eq!(reports.sums(), sums);
 }
 
-/// A record of output came to the log after the socket was made. The application's next output would take the place of that output.
+/// Output of the primary reached the log only after the restored socket was made. The new application's next output would take the place of
+/// that output.
 #[test]
 fn a_socket_that_lacks_output_of_the_log_is_not_gone_on_with() {
     let mut table = table();

@@ -20,7 +20,7 @@ pub enum TunnelMessage {
     End,
     /// The connection is aborted.
     Reset,
-    /// This number of further bytes may be sent.
+    /// The receiver of this message may send this number of further bytes.
     Credit(u32),
     /// Both directions have ended: the last message of this end about the connection.
     Closed,

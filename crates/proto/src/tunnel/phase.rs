@@ -23,7 +23,7 @@ pub enum TunnelPhase {
     GotEnd,
     /// This end has sent RESET, perhaps after an END.
     Resetting,
-    /// Both directions have ended. The connection's number is free again when the peer's CLOSED comes.
+    /// Both directions have ended. The connection's number (its stream) is free again when the peer's CLOSED comes.
     Over,
 }
 

@@ -22,7 +22,7 @@ const BURST_MAX: usize = 2_000;
 const WAITING_MAX: usize = 4_000;
 /// Packets that are delivered before the operations begin: the handshake.
 const HANDSHAKE: usize = 8;
-/// Largest message in bytes: with `SctpConfig::default`, some packets.
+/// Length of the largest message in bytes, less 1. With `SctpConfig::default`, such a message takes twelve packets.
 const MESSAGE_MAX: u64 = 64 * 255;
 
 /// A packet in the network, with the end that gets it.
@@ -79,7 +79,7 @@ impl AssociationWorld {
         world
     }
 
-    /// Takes the ends' packets and events, and checks that both are bounded.
+    /// Takes the ends' packets and events. Checks that the number of packets and the unacknowledged bytes are bounded.
     fn settle(&mut self) {
         for end in 0..2 {
             let mut count = 0;
@@ -172,7 +172,7 @@ impl AssociationWorld {
                 let message = SctpMessage {
                     stream: u16::from(argument % 4),
                     protocol: 0,
-                    is_unordered: what & 4 != 0,
+                    is_unordered: what & 8 != 0, // the lower bits choose the action
                     data: UserData::Bytes(vec![argument; usize::from(argument) * 64 + 1].into()),
                 };
                 let _ = association.send(message); // a full buffer refuses it

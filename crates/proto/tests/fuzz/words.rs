@@ -59,7 +59,7 @@ fn node(now: Instant) -> Node {
     Node::new(config, now)
 }
 
-/// Carries out the node's actions at once.
+/// Carries out the node's actions immediately.
 fn carry_out(node: &mut Node, now: Instant) {
     for _ in 0..ACTIONS_MAX {
         let Some(action) = node.poll_action() else {

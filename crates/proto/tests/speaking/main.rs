@@ -46,7 +46,7 @@ enum SpeakingDefect {
     NoEnd,
     /// The arbiter gives the same epoch to both nodes.
     Generous,
-    /// A primary does not wait for the lease that it granted.
+    /// A primary claims the VIP, and asks the arbiter, before the lease that it granted to its wire has ended.
     Impatient,
 }
 
@@ -170,7 +170,7 @@ struct ModelledNode {
     spoke: Option<u64>,
     /// The last epoch in which the node said something alone by right of the arbiter, not only by its lease.
     given: Option<u64>,
-    /// The node's connections are at least as recent as the beginning of this epoch. `None` if the node has no connections.
+    /// The node knows all that was said on its connections before this epoch began. `None` if the node has no connections.
     base: Option<u64>,
     /// Tick since which the node does not trust its log. The node had left, so its primary may have gone on alone. The doubt ends when a
     /// primary of the same epoch echoes a later word of the node.
@@ -204,7 +204,7 @@ enum SpeakingAction {
     GiveWay(usize),
     /// A node that gave way is the wire again: its path works again, or its primary's path does not.
     Stay(usize),
-    /// A failure of a step that a node's role needs, or the repair of that step.
+    /// A step that the agent must carry out for the node's role fails (true), or succeeds after all (false).
     Fail(usize, bool),
     /// A node's power fails and comes back: its connections are gone.
     Crash(usize),
@@ -419,8 +419,8 @@ impl SpeakingModel {
         })
     }
 
-    /// Plays some rounds in which everything works. If the pair is whole then, either node must serve alone after the
-    /// other node is gone for good. Returns whether that holds.
+    /// Plays some rounds in which everything works. If the pair is whole after these rounds, each of the two nodes must be
+    /// able to serve alone once the other one is gone for good. Returns whether that holds.
     fn who_is_left_serves(&self, last: &SpeakingState) -> bool {
         let mut state = self.mended(last);
         for _ in 0..ROUNDS {
@@ -678,8 +678,8 @@ impl Model for SpeakingModel {
     }
 }
 
-/// Applies an order, a path or a failed step to a node's standing. A node that does not trust its log does not take over from a peer that
-/// it hears.
+/// Applies a disturbance to a node's standing: an order, a change of a path, or a step that fails or succeeds after all. A node that does
+/// not trust its log does not take over from a peer that it hears.
 fn disturb(
     standing: &mut Standing,
     now: Instant,

@@ -106,8 +106,8 @@ pub struct RtoConfig {
     /// Largest timeout, backoff included, in seconds.
     #[serde(with = "seconds")]
     pub max: Duration,
-    /// `min` is a lower bound of the time that is added to the smoothed round trip (Linux's `tcp_rto_min`). Otherwise `min` is the smallest
-    /// timeout (RFC 6298 §2.4).
+    /// Whether `min` is a lower bound of the time that is added to the smoothed round trip (Linux's `tcp_rto_min`). If not, `min` is the
+    /// smallest timeout (RFC 6298 §2.4).
     pub min_above_round_trip: bool,
     /// Number of lost SYNs that do not double the timeout, unlike RFC 6298 §5.5 (Linux's `tcp_syn_linear_timeouts`).
     pub linear_syns: u32,
@@ -205,7 +205,8 @@ pub enum InvalidFlowConfig {
 }
 
 impl FlowConfig {
-    /// A one-way agent of ns-2 2.35, which counts packets, with that release's defaults. Its clock has ticks of 10 ms.
+    /// A one-way agent of ns-2 2.35, whose windows count packets. Windows and timeouts are that release's defaults, and its clock has ticks
+    /// of 10 ms. The segment size and the delayed acknowledgement are those of [`FlowConfig::default`].
     pub fn ns2(variant: TcpVariant) -> Self {
         Self {
             variant,

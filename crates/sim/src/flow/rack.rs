@@ -8,8 +8,8 @@
 //!   nothing at all ─▶ retransmission timeout
 //! ```
 //!
-//! Differences from Linux: no F-RTO (RFC 5682), no undoing of a reduction that proved wrong, no pacing, no HyStart. The initial window
-//! is one segment after the first lost SYN (RFC 5681 §3.1), in Linux only after the second.
+//! Differences from Linux: no F-RTO (RFC 5682), no undoing of a window reduction that proved wrong, no pacing, no HyStart. The initial
+//! window is one segment after the first lost SYN (RFC 5681 §3.1), in Linux only after the second.
 
 use proto::Instant;
 
@@ -106,7 +106,7 @@ impl FlowSender {
     }
 
     /// Sends while less is in flight than the window allows, lost segments first. If the receiver's window has shrunk, lost segments beyond
-    /// it have to wait, except for the first one (as in Linux). Returns whether something new was sent.
+    /// the receiver's window have to wait, except for the first one (as in Linux). Returns whether something new was sent.
     fn fill_rack(&mut self, now: Instant, out: &mut Vec<FlowPacket>) -> bool {
         let before = self.max;
         while self.rack.board.in_flight() < u64::from(whole(self.cwnd)) {
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(play.ack(400, 12, &[(27, 30)]), [12, 13]);
     }
 
-    /// RFC 8985 §7.2: 2 · SRTT after the last acknowledgement; §7.3: with new data, if there is some.
+    /// RFC 8985 §7.2: the probe leaves 2 · SRTT after the last acknowledgement. §7.3: it carries new data, if there is some.
     #[test]
     fn a_probe_sends_new_data_two_round_trips_after_the_last_news() {
         let mut play = SenderTest::opened(1000);
@@ -356,7 +356,7 @@ mod tests {
         play.ack(200, 2, &[]);
         assert_eq!(play.expire(), (200 + 2 * 100, vec![12 + 2]));
         assert_eq!(play.sender.counts().probes, 1);
-        // Only one probe is sent. The timeout counts from it and is 300 ms: SRTT + 200 ms.
+        // Only one probe is sent. The timeout counts from the probe and is 300 ms: SRTT + 200 ms.
         assert_eq!(play.expire(), (400 + 300, vec![2]));
         assert_eq!(play.sender.counts().timeouts, 1);
         assert_eq!(play.sender.congestion_window(), 1.0);
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(play.sent().len(), 10);
         assert_eq!(play.ack(200, 6, &[]), NOTHING); // 6 to 9 are lost
         assert_eq!(play.expire(), (400, vec![9]));
-        assert_eq!(play.ack(500, 6, &[(9, 10)]), [6]); // RFC 9937: one for one that arrived
+        assert_eq!(play.ack(500, 6, &[(9, 10)]), [6]); // RFC 9937: one segment for one that arrived
         assert_eq!(play.ack(600, 7, &[(9, 10)]), [7, 8]);
         play.ack(700, 10, &[]);
         assert!(play.sender.completed().is_some());

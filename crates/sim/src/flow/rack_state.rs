@@ -3,7 +3,7 @@
 use super::prr::Prr;
 use super::scoreboard::Scoreboard;
 
-/// Kind of the early timer, which runs before the retransmission timeout. Only one kind runs at a time (§8).
+/// Kind of the early timer, which runs before the retransmission timeout. Only one kind runs at a time (RFC 8985 §8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Early {
     /// Waits for a segment that may be late or lost (the reordering timer).

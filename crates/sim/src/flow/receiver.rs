@@ -1,4 +1,5 @@
-//! The receiving end: acknowledges, at once or later (RFC 5681 §4.2), and reports what it has out of order (RFC 2018).
+//! The receiving end: acknowledges data immediately or after a delay (RFC 5681 §4.2), and reports data that arrived out of order (RFC
+//! 2018).
 
 use proto::Instant;
 
@@ -6,7 +7,7 @@ use super::config::{FlowConfig, FlowHandshake, TcpVariant};
 use super::packet::{FlowDirection, FlowFlags, FlowId, FlowPacket, Sack};
 use super::ranges::Ranges;
 
-/// A SYN or FIN of ours that is not acknowledged.
+/// A SYN or FIN of this end that is not acknowledged.
 #[derive(Clone, Copy, Debug)]
 struct Unheard {
     flags: FlowFlags,
@@ -174,8 +175,8 @@ impl FlowReceiver {
         self.next = next;
     }
 
-    /// Acknowledges at once if an acknowledgement is waiting already, or if acknowledgements are not delayed. Otherwise
-    /// starts the delay.
+    /// Acknowledges immediately if an acknowledgement is waiting already, or if acknowledgements are not delayed. Otherwise starts the
+    /// delay.
     fn delay_or_acknowledge(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         match self.delay {
             Some(delay) if self.acknowledge_at.is_none() => {

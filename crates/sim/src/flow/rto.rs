@@ -15,7 +15,7 @@ const FORGET_AFTER: u32 = 4;
 
 #[derive(Clone, Debug)]
 pub(super) struct FlowRto {
-    /// 8 × SRTT and 4 × RTTVAR, in ticks. There is no sample yet if the first is 0.
+    /// 8 × SRTT and 4 × RTTVAR, in ticks. There is no sample yet if `smoothed` is 0.
     smoothed: i64,
     variation: i64,
     /// The timeout before bounds and backoff, in nanoseconds.

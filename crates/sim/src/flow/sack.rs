@@ -207,7 +207,8 @@ mod tests {
 
     const MSS: u64 = 1000;
 
-    /// The numbers of the segments that a sender repeats. It has sent all of its `segments` segments, then gets the SACK `blocks`.
+    /// Lets a sender send all of its `segments` segments, then reports the SACK `blocks` to it. Returns the numbers of the segments that
+    /// the sender repeats.
     fn repeated(segments: u64, blocks: &[(u64, u64)]) -> Vec<u64> {
         let config = FlowConfig {
             variant: TcpVariant::Sack,

@@ -1,8 +1,9 @@
 //! State and sending time of each segment: RACK's loss detection by time (RFC 8985 §6).
 //!
-//! A segment is lost when a segment that was sent later has arrived and the time for the earlier one to arrive is over.
+//! A segment counts as lost when a later sent segment has arrived, and a round trip plus the reordering window has passed since the lost
+//! segment was sent.
 //!
-//! The receivers here send no DSACK, so the reordering window keeps its first size (§6.2 step 4).
+//! The receivers here send no DSACK, so the reordering window never grows: its multiplier stays 1 (§6.2 step 4).
 
 use std::collections::VecDeque;
 
@@ -32,22 +33,23 @@ struct SentSegment {
 /// The segments from the first unacknowledged one on. Times are in nanoseconds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scoreboard {
-    /// In the order of their numbers, without gaps.
+    /// In the order of their sequence numbers, without gaps.
     segments: VecDeque<SentSegment>,
-    /// Number of transmissions so far, and the segment of each, in order. An entry is out of date if its segment is not in flight or was
-    /// sent again since.
+    /// Number of transmissions so far.
     transmissions: u64,
+    /// The number of each transmission and the sequence number of its segment, in the order of sending. An entry is out of date if its
+    /// segment is not in flight or was sent again since.
     sent: VecDeque<(u64, u64)>,
     received: Ranges,
     in_flight: u64,
     received_count: u64,
     lost: u64,
-    /// No segment below this number is lost.
+    /// No segment below this sequence number is lost.
     lost_from: u64,
     /// RACK.min_RTT.
     least_round_trip: Option<u64>,
-    /// RACK.segment is the segment that was sent last among those that arrived. `latest` is the number of its transmission, and
-    /// `round_trip` is its round trip.
+    /// RACK.segment is the segment that was sent last among those that arrived. `latest` is the number of that segment's transmission, and
+    /// `round_trip` is that segment's round trip.
     latest: u64,
     round_trip: u64,
     /// Latest sending time among the segments that the last acknowledgement newly covers. Only segments that were sent once count, because
@@ -63,7 +65,7 @@ pub(super) struct Scoreboard {
 pub(super) struct Detected {
     /// Whether a new loss was found.
     pub lost: bool,
-    /// When to look again, if at all.
+    /// When to call [`Scoreboard::detect`] again, if at all.
     pub again_at: Option<u64>,
 }
 
@@ -89,12 +91,12 @@ impl Scoreboard {
         self.segments.len()
     }
 
-    /// The last segment's first number.
+    /// First sequence number of the last segment.
     pub fn last(&self) -> Option<u64> {
         self.segments.back().map(|segment| segment.seq)
     }
 
-    /// A segment leaves (§6.1).
+    /// Notes that a segment is sent (§6.1).
     pub fn on_transmit(&mut self, now: u64, seq: u64, end: u64) {
         self.transmissions += 1;
         let order = self.transmissions;
@@ -120,7 +122,8 @@ impl Scoreboard {
         }
     }
 
-    /// Everything below `ack` and in `blocks` has arrived (§6.2 steps 1 to 3). Returns the number of segments for which this is new.
+    /// Notes that everything below `ack` and in `blocks` has arrived (§6.2 steps 1 to 3). Returns the number of segments that were not
+    /// known to have arrived.
     pub fn on_ack(&mut self, now: u64, ack: u64, blocks: impl Iterator<Item = (u64, u64)>) -> u64 {
         let mut news = 0;
         self.sample = None;
@@ -130,7 +133,8 @@ impl Scoreboard {
             self.received_count -= 1;
         }
         self.received.remove_below(ack);
-        // In ascending order, so that blocks whose acknowledgements were lost do not look like reordering.
+        // Handles the blocks in ascending order. If the acknowledgements that first reported these blocks were lost, several blocks are
+        // new at once. In another order they would look like reordering.
         let mut sorted = [(0, 0); super::packet::Sack::MAX];
         for (place, block) in sorted.iter_mut().zip(blocks) {
             *place = block;
@@ -152,7 +156,7 @@ impl Scoreboard {
         news
     }
 
-    /// The segment at `index` has arrived. Returns whether that is new.
+    /// Notes that the segment at `index` has arrived. Returns false if its arrival was known.
     fn deliver(&mut self, now: u64, index: usize) -> bool {
         let segment = &mut self.segments[index];
         match segment.state {
@@ -173,7 +177,7 @@ impl Scoreboard {
             self.sample = self.sample.max(Some(sent));
         }
         let round_trip = now - sent;
-        // The round trip is shorter than ever, so an earlier transmission arrived.
+        // If a repeated segment's round trip is below the minimum, an earlier transmission of the segment arrived.
         let earlier = again && self.least_round_trip.is_some_and(|least| round_trip < least);
         if !earlier {
             let least = self.least_round_trip.get_or_insert(round_trip);
@@ -189,6 +193,7 @@ impl Scoreboard {
     }
 
     /// Finds the segments that are lost now (§6.2 steps 4 and 5). `repairing`: fast recovery or the repair after a timeout is under way.
+    /// `smoothed`: the smoothed round trip.
     pub fn detect(&mut self, now: u64, repairing: bool, smoothed: u64) -> Detected {
         let patience = self.round_trip + self.window(repairing, smoothed);
         let latest = self.latest;
@@ -201,7 +206,7 @@ impl Scoreboard {
         }
     }
 
-    /// Time by which a segment may be late (§6.2 step 4).
+    /// The reordering window: how late a segment may be (§6.2 step 4).
     fn window(&self, repairing: bool, smoothed: u64) -> u64 {
         if !self.reordered && (repairing || self.received_count >= u64::from(DUPLICATES)) {
             return 0;
@@ -209,7 +214,7 @@ impl Scoreboard {
         (self.least_round_trip.unwrap_or(0) / 4).min(smoothed)
     }
 
-    /// The retransmission timer expired. The first segment is lost, and so are those that had time enough to arrive (§6.3).
+    /// The retransmission timer expired. Marks as lost the first segment, and every other segment that had enough time to arrive (§6.3).
     pub fn on_timeout(&mut self, now: u64, smoothed: u64) {
         let patience = self.round_trip + self.window(true, smoothed);
         self.lose(|segment| segment.sent + patience <= now);
@@ -220,7 +225,8 @@ impl Scoreboard {
         }
     }
 
-    /// Marks segments in flight as lost, in the order of sending, while `is_late` holds. Drops entries that are out of date.
+    /// Marks segments in flight as lost, in the order of sending, while `is_late` holds. Drops the out-of-date entries of `sent`. Returns
+    /// whether a segment was marked.
     fn lose(&mut self, is_late: impl Fn(&SentSegment) -> bool) -> bool {
         let mut found = false;
         while let Some((order, seq)) = self.sent.front().copied() {
@@ -248,7 +254,7 @@ impl Scoreboard {
         self.lost += 1;
     }
 
-    /// The first lost segment's number.
+    /// Sequence number of the first lost segment.
     pub fn next_lost(&mut self) -> Option<u64> {
         if self.lost == 0 {
             return None;
@@ -311,7 +317,7 @@ mod tests {
     #[test]
     fn what_was_sent_before_something_that_arrived_is_lost_after_the_reordering_window() {
         let mut board = board(10);
-        ack(&mut board, 103, 10, &[(30, 40)]); // sent at 3, with a round trip of 100
+        ack(&mut board, 103, 10, &[(30, 40)]); // sent at 3 ms, so its round trip is 100 ms
         let found = board.detect(103 * MS, false, 100 * MS);
         assert_eq!((found.lost, found.again_at), (false, Some((2 + 100 + 25) * MS)));
         let found = board.detect(126 * MS, false, 100 * MS);
@@ -340,11 +346,11 @@ mod tests {
     fn once_segments_were_reordered_three_prove_nothing() {
         let mut board = board(10);
         ack(&mut board, 104, 10, &[(30, 40)]);
-        ack(&mut board, 105, 20, &[(30, 40)]); // sent before, arrived after
+        ack(&mut board, 105, 20, &[(30, 40)]); // acknowledges 10 to 20: sent before 30 to 40, arrived after it
         ack(&mut board, 107, 20, &[(30, 70)]);
         let found = board.detect(107 * MS, true, 100 * MS);
         assert!(!found.lost && found.again_at.is_some(), "{found:?}");
-        // The window is no longer than the smoothed round trip.
+        // The window is at most the smoothed round trip.
         assert!(board.detect(113 * MS, true, 10 * MS).lost);
     }
 
@@ -377,7 +383,7 @@ mod tests {
         board.on_transmit(106 * MS, 10, 20);
         board.on_transmit(107 * MS, 100, 110);
         assert_eq!(board.in_flight(), 6);
-        ack(&mut board, 206, 10, &[(20, 100)]); // sent before it
+        ack(&mut board, 206, 10, &[(20, 100)]); // 60 to 100 was sent before the retransmission of 10 to 20
         assert_eq!(board.detect(206 * MS, true, 100 * MS), Detected::default());
         ack(&mut board, 207, 10, &[(20, 110)]);
         assert!(board.detect(207 * MS, true, 100 * MS).lost);

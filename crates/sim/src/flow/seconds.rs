@@ -21,7 +21,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duratio
     })
 }
 
-/// The same for an optional duration.
+/// Optional durations in scenario files.
 pub mod optional {
     use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Cross traffic: bursts of other packets that enter a core link. They fill the link's queue, so that the queue drops packets.
 //!
-//! Its sources turn on and off, and the lengths of these periods have heavy-tailed distributions. The sum of many such sources is bursty on
-//! all time scales (Willinger et al., "Self-similarity through high-variability", 1997). Caro et al. compared such losses with uniform ones
-//! (section III.1).
+//! The sources of cross traffic turn on and off, and the lengths of these periods have heavy-tailed distributions. The sum of many such
+//! sources is bursty on all time scales (Willinger et al., "Self-similarity through high-variability", 1997). Caro et al. compared such
+//! losses with uniform ones (section III.1).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -33,7 +33,7 @@ pub struct CrossTraffic {
     /// Mean time for which a source is on, in seconds.
     #[serde(with = "seconds")]
     pub mean_on: Duration,
-    /// Mean time for which it is off, in seconds.
+    /// Mean time for which a source is off, in seconds.
     #[serde(with = "seconds")]
     pub mean_off: Duration,
     /// Shape of both Pareto distributions. Between 1 and 2 the variance is infinite.
@@ -41,7 +41,8 @@ pub struct CrossTraffic {
 }
 
 impl CrossTraffic {
-    /// Whether such traffic can exist: packets that are at least a nanosecond apart, and distributions with a mean of at most an hour.
+    /// Whether the simulator can make this traffic: at most `SOURCES_MAX` sources, packets at least a nanosecond apart, and on and off
+    /// times with finite means of at most an hour.
     pub fn is_possible(&self) -> bool {
         let is_time = |mean: Duration| !mean.is_zero() && mean <= LONGEST_MEAN;
         let has_gap = self.rate_bits_per_s > 0 && self.gap() >= Duration::from_nanos(1);
@@ -55,7 +56,7 @@ impl CrossTraffic {
     }
 }
 
-/// The times of a source's next packet and of the moment when the source turns off.
+/// When a source sends its next packet, and when the source turns off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct NextPacket {
     at: Instant,
@@ -95,7 +96,7 @@ impl CrossSources {
         Duration::from_secs_f64(least * uniform.max(1e-6).powf(-1.0 / shape))
     }
 
-    /// The first packet of a source that is off from `now` on.
+    /// The first packet after the pause of a source that turns off at `now`.
     fn turn_on(&mut self, now: Instant) -> NextPacket {
         let at = now + self.pareto(self.traffic.mean_off);
         let on_until = at + self.pareto(self.traffic.mean_on);

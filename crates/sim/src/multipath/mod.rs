@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A path does not reorder packets, and other traffic only occupies its queue. So a packet's arrival time at every link is known when the
-//! packet leaves its host. One event per packet is enough, and packets in transit wait in one ring per direction. The hosts run the same
-//! SCTP code as on a real network.
+//! packet leaves its host. One event per packet is enough, and packets in transit wait in one `VecDeque` per direction. The hosts run the
+//! same SCTP code as on a real network.
 
 mod cross;
 mod path;
@@ -47,7 +47,8 @@ pub enum InvalidMultipath {
     Link(#[from] InvalidLink),
     /// Cross traffic that cannot exist or is too much.
     #[error(
-        "path: cross: needs up to 10,000 sources, packets 1 ns apart, mean times up to 3600 s, a finite shape above 1"
+        "path: cross: needs at most 10,000 sources, packets at least 1 ns apart, mean times above 0 and up to 3600 s, \
+         and a finite shape above 1"
     )]
     Cross,
     /// No pair of hosts, or too many.

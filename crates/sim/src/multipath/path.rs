@@ -11,7 +11,7 @@ use super::cross::{CrossSources, CrossTraffic};
 use crate::flow::seconds;
 use crate::link::{InvalidLink, Link, LinkConfig, LinkVerdict};
 
-/// A time in which a path carries nothing. Packets on the way are lost.
+/// A period in which a path carries nothing. Packets that are on the way are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PathCutTime {
@@ -30,7 +30,7 @@ pub struct PathConfig {
     /// Propagation delay of the core link, in seconds.
     #[serde(with = "seconds")]
     pub delay: Duration,
-    /// Probability that a packet is lost, in each direction. It is lost before the core link.
+    /// Probability that a packet is lost on the edge link before the core link, in each direction.
     pub loss: f64,
     /// Bits per second of the core link.
     pub rate_bits_per_s: u64,
@@ -108,7 +108,7 @@ impl PathDirection {
         let bytes = IP_HEADER + packet.wire_bytes();
         let mut at = now;
         for (number, link) in self.links.iter_mut().enumerate() {
-            // Other traffic that reaches the core link before this packet.
+            // First offers the cross traffic that reaches the core link before this packet.
             while number == CORE
                 && let Some(cross) = &mut self.cross
                 && let Some(other) = cross.take(at)

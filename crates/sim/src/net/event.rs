@@ -35,8 +35,8 @@ pub enum Happening {
 
 /// An event: something happens at a place and a time.
 ///
-/// As text, an event is a line in packetdrill's notation. Numbers are relative to the SYN. Windows appear as in a header: divided by
-/// 128 except on SYNs, as if both ends had agreed on that.
+/// As text, an event is a line in packetdrill's notation. Numbers are relative to the SYN. Windows appear as in a header: divided by 128
+/// except on SYNs, as if both ends had agreed on a window scale of 7.
 ///
 /// ```text
 /// 2.000320000 sender-7 > 10.0.0.8:40000 198.18.0.8:80 S 0:0(0) win 65535 <wscale 7>
@@ -52,7 +52,7 @@ pub struct TraceEvent {
     pub what: Happening,
 }
 
-/// Shift of the windows in lines and frames: a window of 64 segments does not fit 16 bits.
+/// Window scale in trace lines and frames. Without it, a window of 64 segments would not fit 16 bits.
 const WINDOW_SCALE: u8 = 7;
 /// Payload of frames. Packets of this engine have no bytes, so frames carry zeros.
 static ZEROS: [u8; u16::MAX as usize] = [0; u16::MAX as usize];
@@ -144,7 +144,7 @@ impl FlowNetwork {
         self.trace = Some(Box::new(trace));
     }
 
-    /// Puts a note into the trace, if there is one.
+    /// Puts a note into the trace, if a trace is set.
     pub fn note(&mut self, place: EventPlace, text: &'static str) {
         self.tell(place, Happening::Note(text));
     }
@@ -183,7 +183,7 @@ const SOURCES: u32 = 10 << 24;
 const DESTINATIONS: u32 = 198 << 24 | 18 << 16;
 const DESTINATIONS_MASK: u32 = (1 << 17) - 1;
 
-/// A sequence number in a header has 32 bits.
+/// The lower 32 bits of a sequence number, as a header carries them.
 const fn seq(number: u64) -> Seq {
     Seq(number as u32)
 }

@@ -5,22 +5,23 @@
 //!                 ◀──             ◀──  (logic)   ◀──      (logic) ◀──             ◀──
 //! ```
 //!
-//! [`crate::world`] is for machines that exchange bytes: any node, any packet, one event per packet, a trace of everything. This
-//! engine is for the papers' figures, which need millions of packets and none of their bytes. A common engine would
-//! either slow the figures down with bytes, or limit the machines to the few fields of a flow's packet. So the two
-//! share only [`crate::link`], which must not differ. Three choices make this engine fast:
+//! [`crate::world`] is for machines that exchange bytes: any node, any packet, one event per packet, a trace of everything. This engine is
+//! for the papers' figures, which need millions of packets and none of their bytes. A common engine would either slow the figures down with
+//! bytes, or limit the machines to the few fields of a flow's packet. So the two engines share only [`crate::link`], which must behave
+//! alike in both engines. Three choices make this engine fast:
 //!
 //! * A link returns packets in the order in which they were put into it; only late packets are overtaken. So packets on the way wait in
 //!   a ring per link, and only the first is in the heap. The heap grows with the links and timers in use, not with the packets.
 //! * A postponed timer keeps its entry in the heap. When this entry reaches the top, an entry with the later time replaces it.
 //! * Packets are small and copied; nothing is allocated per packet.
 //!
-//! Events happen in the order of their time. If times are equal, packets arrive before timers expire. Of two links, the link with the lower
-//! rank comes first. The rank is drawn from the seed when the link is created: no two hosts' clocks agree to the nanosecond, and a clock
-//! that is ahead stays ahead. These ranks affect the results. Behind one bottleneck, packets of one size often arrive at the same time, and
-//! the second packet of such a tie is dropped if the queue is full. If the links' order of creation or a new draw decided each tie, losses
-//! would be spread over more flows. The cluster of [`crate::scenario::rate`] would then carry up to a tenth less than in ns-2, where
-//! rounded floating point numbers break the ties. All random choices come from the seed.
+//! Events happen in the order of their time. If times are equal, packets arrive before timers expire. Of packets from two links, the packet
+//! from the link with the lower rank comes first. A link's rank is drawn from the seed once, when the link is created. The rank models the
+//! host's clock: no two clocks agree to the nanosecond, and a clock that is ahead stays ahead. These ranks affect the results. Behind one
+//! bottleneck, packets of one size often arrive at the same time, and the second packet of such a tie is dropped if the queue is full. If
+//! the links' order of creation or a new draw decided each tie, losses would be spread over more flows. The cluster of
+//! [`crate::scenario::rate`] would then carry up to a tenth less than in ns-2, where rounded floating point numbers break the ties. All
+//! random choices come from the seed.
 
 mod event;
 mod queue;
@@ -81,7 +82,7 @@ pub struct FlowNetwork {
     switches: Vec<Switch>,
     flows: Vec<Flow>,
     unfinished: usize,
-    /// Packets that an end or a switch has just sent. The buffer is kept so that its memory is used again.
+    /// Packets that a flow's end has just sent. The buffer is kept so that its memory is used again.
     sent: Vec<FlowPacket>,
     outbox: SwitchOutbox,
     trace: Option<EventTracer>,
@@ -105,7 +106,7 @@ struct Flow {
     receiver: FlowReceiver,
     /// The first link of each direction.
     uplinks: [LinkId; 2],
-    /// The heap's entries for the two timers.
+    /// The heap's entries for the sender's and the receiver's timer.
     scheduled: [EventKey; 2],
 }
 
@@ -168,8 +169,8 @@ impl FlowNetwork {
         Ok(LinkId(number(self.wires.len() - 1)))
     }
 
-    /// Adds a flow of `bytes` bytes. `uplinks`: the link into which the sender sends, and the receiver's. If the configuration does not
-    /// say when the sender's clock ticks, the seed decides.
+    /// Adds a flow of `bytes` bytes. `uplinks`: the link into which the sender sends, and the link into which the receiver sends. If the
+    /// configuration does not say when the sender's clock ticks, the seed decides.
     ///
     /// # Errors
     /// If the configuration is invalid.

@@ -14,7 +14,7 @@ pub struct LinkId(pub(super) u32);
 /// The logic of a switch. It sees each packet that the switch forwards, and decides what leaves: now or later, changed or not, once
 /// or more often.
 pub trait Logic: Any {
-    /// A packet came in. The logic adds the packets that leave the switch to `out`. They follow the switch's routes.
+    /// Handles a packet that came in. The logic adds to `out` the packets that leave the switch. These packets follow the switch's routes.
     fn handle(&mut self, now: Instant, packet: FlowPacket, out: &mut SwitchOutbox);
 
     /// The time that `poll_timeout` returned has come. Calls that come too early do nothing.

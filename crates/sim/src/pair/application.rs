@@ -42,7 +42,7 @@ pub struct ReadPace {
 }
 
 impl ReadPace {
-    /// Reads as much as the pace allows. `next` is when it may read again. Returns the bytes.
+    /// Reads as much as the pace allows. `next` is the earliest time of the next read. Returns the bytes.
     pub(super) fn read(
         pace: Option<Self>,
         now: Instant,

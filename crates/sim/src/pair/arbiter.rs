@@ -26,7 +26,7 @@ impl SimArbiterKind {
     }
 }
 
-/// A node's request for an epoch. Epoch 0 only asks which epoch was granted last.
+/// A node's request for an epoch. A request for epoch 0 only asks which epoch was granted last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EpochRequest {
     pub node: usize,
@@ -41,11 +41,11 @@ pub(crate) struct TimedAnswer {
     pub verdict: ArbiterVerdict,
 }
 
-/// A fence command that runs. When it ends, it switches the other node off.
+/// A fence command that runs. At its end, the command switches the other node off.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunningFence {
     pub question: EpochRequest,
-    /// The agent that asked.
+    /// Number of the agent that asked.
     pub agent: u64,
     pub due: Instant,
 }

@@ -20,7 +20,7 @@ pub(super) struct NodeClock {
 }
 
 impl NodeClock {
-    /// A clock that is `ahead` of the world's time.
+    /// A clock that is ahead of the world's time by `ahead`.
     pub fn new(ahead: Duration) -> Self {
         Self {
             origin: Instant::ZERO,

@@ -38,9 +38,8 @@ pub struct SimPairConfig {
     pub seed: u64,
     /// The restart policy of the service.
     pub policy: RestartPolicy,
-    /// The nodes run the service with policy `http`, but its clients speak another protocol, and replicas follow their
-    /// connections. Set `policy` to [`RestartPolicy::Replica`] as well, which selects programs that speak such a
-    /// protocol.
+    /// The nodes run the service with policy `http`, but the service's clients speak another protocol, and replicas follow these clients'
+    /// connections. Set `policy` to [`RestartPolicy::Replica`] as well, which selects programs that speak such a protocol.
     pub opaque: bool,
     /// Link between the clients and the backup.
     pub path: LinkConfig,
@@ -68,13 +67,13 @@ pub struct SimPairConfig {
     pub pace: Option<ReadPace>,
     /// How fast the backup's replica reads.
     pub replica_pace: Option<ReadPace>,
-    /// Longest time that programs take to think.
+    /// Longest time that a program takes to prepare a reply.
     pub think: Duration,
     /// Both nodes cut a chunked reply in the same places.
     pub same_chunks: bool,
     /// Arbiter that decides when the nodes do not hear each other, and the time that a decision takes.
     pub arbiter: Option<(SimArbiterKind, Duration)>,
-    /// Time that the configured primary waits before it has a silent peer fenced.
+    /// Time that the configured primary waits before it asks the fence to switch off a silent peer.
     pub fence_delay: Duration,
     /// Lease: how long a wire may speak alone without asking the arbiter, counted from when its primary last heard the
     /// wire.
@@ -237,7 +236,7 @@ impl SimPairConfig {
                 Rc::new(move |_| Box::new(http::HttpServer::new(manner, Rc::clone(&ledger))))
             }
             RestartPolicy::Replica | RestartPolicy::Replay => {
-                let think = self.think * u32::try_from(node).expect("small") / 2;
+                let think = self.think * u32::try_from(node).expect("fits u32") / 2;
                 Rc::new(move |_| -> Box<dyn SimApplication> { Box::new(echo::EchoServer::new(think)) })
             }
         }

@@ -15,15 +15,15 @@ use crate::host::EndpointId;
 use crate::tcp::{self, EndpointState};
 
 impl Station {
-    /// Kills a worker that has the connections of `clients`. The node's kernel closes them, and the eBPF program `death` sees
-    /// that.
+    /// Kills a worker that has the connections of `clients`. The node's kernel closes these connections, and the eBPF program `death`
+    /// notices this.
     pub fn kill_worker(&mut self, now: Instant, clients: &[SocketAddr]) {
         let now = self.machine.clock.read(now);
         self.machine.kill_processes(now, clients);
         self.hear_of_deaths(now);
     }
 
-    /// Tells the core of the deaths. While no agent exists, they wait in the kernel's ring.
+    /// Tells the core of the deaths. While no agent exists, the deaths wait in the kernel's ring.
     pub(super) fn hear_of_deaths(&mut self, now: Instant) {
         if !self.machine.has_agent() {
             return;
@@ -74,14 +74,15 @@ impl Machine {
         for &client in clients {
             let id = self.host.find(vip, client).filter(|&id| {
                 let state = self.host.endpoint(id).map(tcp::TcpEndpoint::state);
-                let is_accepted = state.is_some_and(|state| state != EndpointState::SynReceived); // the listener has half-open connections
+                let is_accepted = state.is_some_and(|state| state != EndpointState::SynReceived); // the listener owns half-open connections
                 is_accepted && self.host.app::<Served>(id).is_some()
             });
             let Some((endpoint, _)) = id.and_then(|id| self.host.take(id)) else {
                 continue;
             };
             self.judge.borrow_mut().on_process_lost(number, client);
-            // On a node without a wire, a closed connection is an ordinary end.
+            // Only a primary with a wire hides the death from the client, because its peer can adopt the connection. On any other node the
+            // connection just ends.
             let has_wire = self.wire.gate().0 == Gate::Primary;
             if has_wire && !self.is(Defect::DeathSpeaks) {
                 self.dying.insert(client);

@@ -10,11 +10,11 @@ pub enum Defect {
     SkipSecondDrain,
     /// Input that came after the socket was made is not fed to the socket.
     ForgetLateInput,
-    /// SND.UNA is one too large.
+    /// A restored socket's SND.UNA is one too large.
     SendUnacknowledgedAhead,
-    /// SND.UNA is one too small.
+    /// A restored socket's SND.UNA is one too small.
     SendUnacknowledgedBehind,
-    /// The last bytes that were sent are forgotten.
+    /// A restored socket lacks the last quarter of the sent bytes that it should repeat.
     ForgetSentTail,
     /// The gate is closed only when all connections are decided.
     GateLast,
@@ -87,7 +87,7 @@ impl Defect {
         Self::ForgetWindow,
     ];
 
-    /// Defects that only the swarm has found. Each has its own scenario in `tests/swarm_found`.
+    /// Defects that only the swarm has found. Each has its own scenario in `tests/all/swarm_found`.
     pub const FOUND: [Self; 11] = [
         Self::ForgetOrphans,
         Self::TrustGate,

@@ -174,9 +174,9 @@ impl Draw {
             let [upload, download] = [self.below(len_max), self.below(len_max)];
             let small = self.pick(&[(1, 1), (0, 1), (1, 0)]);
             let message = echo::EchoMessage {
-                upload: u32::try_from(upload * small.0).expect("small"),
-                download: u32::try_from(download * small.1).expect("small"),
-                seed: u32::try_from(self.below(1 << 30)).expect("small"),
+                upload: u32::try_from(upload * small.0).expect("fits u32"),
+                download: u32::try_from(download * small.1).expect("fits u32"),
+                seed: u32::try_from(self.below(1 << 30)).expect("fits u32"),
                 echo: self.chance(0.3),
                 is_last: index + 1 == count && self.chance(0.3),
             };

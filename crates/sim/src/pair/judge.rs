@@ -11,7 +11,7 @@ use proto::{Instant, Seq};
 
 use super::ledger::{Most, ObservedBytes, ObservedCopy, PacketSpeaker, SegmentOffsets};
 
-/// Maximum number of violations that are kept. Later ones are usually consequences of the first.
+/// Maximum number of violations that are kept. Later violations are usually consequences of the first.
 const VIOLATIONS_MAX: usize = 20;
 
 /// Watches one service.
@@ -42,7 +42,7 @@ pub struct Judge {
     pub(super) splits: Vec<Instant>,
     /// The nodes without power.
     pub(super) is_off: [bool; 2],
-    /// Epochs in which a node may speak without a time limit (not only by a lease), and that node.
+    /// Each epoch in which a node may speak without a time limit (not only by a lease), with that node.
     pub(super) given: BTreeSet<(u64, usize)>,
     /// For each node, the latest epoch of `given` since the node last got power.
     pub(super) given_now: [Option<u64>; 2],
@@ -76,6 +76,7 @@ pub(super) struct WatchedConnection {
     /// The input without segments that a receiver may refuse as too old. Such a segment has an older timestamp than an earlier segment
     /// (RFC 7323 §5), or its acknowledgement is more than one window behind (RFC 5961 §5.2).
     input_in_time: ObservedBytes,
+    /// The client's latest timestamp.
     latest: Option<u32>,
     /// The client's latest acknowledgement, and the largest value of its window field, unscaled.
     latest_ack: Option<Seq>,
@@ -85,9 +86,9 @@ pub(super) struct WatchedConnection {
     numbered: [u64; 2],
     released: Most,
     spoken: Most,
-    /// The voice that spoke last.
+    /// The node that spoke last, and its right to speak then.
     pub(super) voice: Option<PacketSpeaker>,
-    /// The other node, if it had spoken earlier in the same epoch. It must not speak again in this epoch.
+    /// The node that spoke before `voice` in the epoch of `voice`, if there is one. It must not speak again in this epoch.
     pub(super) silenced: Option<usize>,
     /// Bytes that were logged when the connection's socket became ready.
     logged_before_ready: u64,
@@ -115,7 +116,7 @@ pub(super) struct WatchedConnection {
     had_hole: bool,
     /// The node that spoke alone by its lease, and the epoch.
     pub(super) lent: Option<(u64, usize)>,
-    /// Whether a node sent segments by its lease that the other node does not know. The other node may contradict
+    /// Whether a node whose right to speak was only a lease sent segments that the other node does not know. The other node may contradict
     /// these segments.
     pub(super) was_lent_in_vain: bool,
     /// Whether a node spoke after its lease was over, although the other node had the right to speak by then. The
@@ -159,7 +160,7 @@ impl WatchedConnection {
         }
     }
 
-    /// Whether a byte of the client may have reached a server. A byte that a wire logs while its gate is closed reaches none.
+    /// Whether a byte of the client may have reached a server. A byte that a wire logs while its gate is closed reaches no server.
     pub(super) const fn has_input(&self) -> bool {
         self.has_passed_input
     }
@@ -198,7 +199,8 @@ impl WatchedConnection {
         self.had_hole |= self.output.has_hole();
     }
 
-    /// A node has sent something by its lease that the other node does not know. From now on the other node may contradict it.
+    /// Notes that a node whose right to speak was only a lease has sent segments that the other node does not know. From now on the other
+    /// node may contradict these segments.
     pub(super) const fn lose_lent(&mut self) {
         self.lent = None;
         self.was_lent_in_vain = true;
@@ -215,8 +217,8 @@ impl WatchedConnection {
         }
     }
 
-    /// No node can continue the connection. If the client has no SYN-ACK yet, this counts only if the SYN-ACK that the
-    /// primary has already sent reaches the client later. Otherwise the client repeats its SYN.
+    /// No node can continue the connection. If the client has no SYN-ACK yet, the connection counts as lost only if the SYN-ACK that the
+    /// primary has already sent still reaches the client. Without this SYN-ACK, the client repeats its SYN.
     fn lose_holders(&mut self) {
         self.is_orphaned |= self.output_first.is_some();
         self.lost_offer = self.offered;
@@ -442,7 +444,8 @@ impl Judge {
         }
     }
 
-    /// A node's server is dead, so a client's replica cannot be opened there. No later server gets the client's input from its beginning.
+    /// A node's server is dead, so a client's replica cannot be opened there. No server that starts later gets the client's input from the
+    /// connection's beginning.
     pub(super) fn on_replica_refused(&mut self, node: usize, client: SocketAddr) {
         if let Some(flow) = self.flows.get_mut(&client) {
             flow.logs[node] = false;
@@ -495,7 +498,7 @@ impl Judge {
         }
     }
 
-    /// From now on a node sends through the other node's wire. Its segments may be lost before they are logged.
+    /// From now on a node sends through the other node's wire. The node's segments may be lost before they are logged.
     pub(super) fn on_behind(&mut self, node: usize) {
         for flow in self.flows.values_mut() {
             flow.live_at = flow.live_at.filter(|at| *at != node);
@@ -521,8 +524,7 @@ impl Judge {
         for flow in self.flows.values_mut() {
             flow.sockets[node] = false;
             flow.look_for_holders(self.is_wire, &self.copies);
-            // The other node may still have the socket that this node's socket replaced. That socket cannot continue
-            // the connection.
+            // The other node may still have the old socket that this node's socket replaced. The old socket cannot continue the connection.
             let other = 1 - node;
             flow.is_orphaned |= flow.live_at == Some(node) && !(flow.logs[other] && self.is_wire[other]);
             if flow.lent.is_some_and(|(_, who)| who == node) {
@@ -543,7 +545,7 @@ impl Judge {
         self.flows.get(&client).is_some_and(|flow| flow.is_orphaned)
     }
 
-    /// Whether a connection's program died while no node could continue the connection. Then the kernel may end the stream.
+    /// Whether a connection's program died while no node could continue the connection. In this case the kernel may end the stream.
     pub fn died_alone(&self, client: SocketAddr) -> bool {
         self.flows
             .get(&client)
@@ -583,7 +585,7 @@ impl Judge {
             Direction::In => {
                 let at = segment.seq.distance_from(flow.input_first).into();
                 if flow.is_in_time(&segment) {
-                    let _ = flow.input_in_time.note(at, segment.payload, segment.flags.fin); // the note below reports contradictions
+                    let _ = flow.input_in_time.note(at, segment.payload, segment.flags.fin); // the `note` below reports contradictions
                 }
                 flow.input.note(at, segment.payload, segment.flags.fin)
             }
@@ -600,7 +602,7 @@ impl Judge {
         }
     }
 
-    /// The wire has released a packet. `voice` is the primary's; it only matters for packets to a client.
+    /// The wire has released a packet. `voice` describes the primary; it is used only for packets to a client.
     pub(super) fn on_released(&mut self, voice: PacketSpeaker, direction: Direction, packet: &[u8]) {
         if direction == Direction::In {
             self.pass_input(packet);
@@ -652,7 +654,7 @@ impl Judge {
         let mut wrong: Vec<String> = behind.into_iter().collect();
         flow.spoken = flow.spoken.or(said);
         let leap = flow.number(voice.node, place, &segment);
-        // A leap of a socket that was never restored is allowed: its own stack may have sent output that nobody logged.
+        // A socket that was never restored may leap: its stack may have sent output that nobody logged.
         let is_restored = is_raw || flow.live_at == Some(voice.node);
         if let Some(known) = leap.filter(|_| is_restored) {
             wrong.push(format!(

@@ -531,7 +531,8 @@ fn adoption(
             let input = log.parts((*input_from).min(frontier)..frontier).collect();
             (RelayPlan::Replica(resume.clone(), replica.application), input)
         }
-        // An application that starts anew reads on even if its output is complete.
+        // This case comes before the check of `output`. An application that is started again needs the input even if the connection's
+        // output is complete.
         Ok(Restart::Replay { resume }) => {
             let input = log.parts(Offset::ZERO..frontier).collect();
             (RelayPlan::Replay(resume.clone()), input)

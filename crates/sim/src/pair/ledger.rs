@@ -70,14 +70,14 @@ impl ObservedBytes {
     }
 }
 
-/// A segment's place in both streams.
+/// Offsets of a server's segment: of its first byte in the output, and of its acknowledgement in the input.
 #[derive(Clone, Copy)]
 pub(super) struct SegmentOffsets {
     pub at: i64,
     pub acknowledges: i64,
 }
 
-/// The largest values that one side has sent so far.
+/// The largest acknowledgement, right edge of the window and timestamp of some segments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Most {
     pub acknowledged: u64,
@@ -127,7 +127,7 @@ pub(super) struct PacketSpeaker {
     pub epoch: u64,
     /// The node's gate says that no wire is between the node and the clients.
     pub is_alone: bool,
-    /// The node speaks only by a lease, which ends: no arbiter has given it the epoch yet.
+    /// The node speaks only by a lease, which ends: no arbiter has given the node the epoch yet.
     pub is_lent: bool,
     /// The lease may be over: the node's clock stood still, and the node has not noticed yet.
     pub is_outlasted: bool,
@@ -145,7 +145,7 @@ pub(super) struct ObservedCopy {
     pub finishing: Option<Instant>,
     /// Start of the *finish* run that made the copy on which the node's agent relies.
     pub covers_from: Option<Instant>,
-    /// Time limit of the hold, if input is held. The wire lets input pass then, even if its agent is stopped.
+    /// Time limit of the hold, if input is held. From then on the wire lets input pass, even if the wire's agent is stopped.
     pub held_until: Option<Instant>,
     /// How the primary's state differed from the copy when the hold ended.
     pub difference: Option<String>,

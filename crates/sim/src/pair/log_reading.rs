@@ -17,7 +17,7 @@ struct RecordBatch<'a>(Vec<&'a [u8]>);
 
 impl Shelf for RecordBatch<'_> {
     fn bytes(&self, place: u64, len: usize) -> &[u8] {
-        let index = |part: u64| usize::try_from(part).expect("few packets, short ones");
+        let index = |part: u64| usize::try_from(part).expect("index and offset fit usize");
         &self.0[index(place >> 32)][index(place & 0xffff_ffff)..][..len]
     }
 }

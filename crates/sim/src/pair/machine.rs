@@ -1,5 +1,5 @@
-//! The machine of a node: its kernel's handling of packets, and what the next agent finds there. Either node may be the wire or the
-//! primary; the roles move.
+//! The machine of a node: how its kernel handles packets, and the state that the kernel keeps for the next agent. Either node may be the
+//! wire or the primary, and these roles change.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -44,7 +44,7 @@ const TURNS_UNAWARE: u32 = 2;
 /// Configuration of a station.
 #[derive(Clone)]
 pub struct StationConfig {
-    /// 0 or 1: its name for the judge.
+    /// The node's number, by which the judge knows it: 0 or 1.
     pub number: usize,
     /// Configuration of the core.
     pub core: NodeConfig,
@@ -107,17 +107,18 @@ pub struct Machine {
     pub(super) verdicts: VecDeque<TimedAnswer>,
     /// The second guard (nftables) is open: it lets the RSTs of the node's own stack out.
     pub(super) may_speak: bool,
-    /// `is_reached`: since the agent last looked, an outside host has answered the VIP. `is_claiming`: the node asks outside hosts.
+    /// Since the agent last looked, an outside host has answered the VIP.
     pub(super) is_reached: bool,
+    /// The node claims the VIP, so it pings outside hosts from the VIP.
     pub(super) is_claiming: bool,
     /// Clients whose connections have lost their process and are not known to be adopted. The guard drops the FINs and
     /// RSTs of these connections.
     pub(super) dying: BTreeSet<SocketAddr>,
-    /// Connections whose process died, of which no agent knows yet.
+    /// Clients of connections whose process has died. No agent knows of these deaths yet.
     pub(super) deaths: Vec<SocketAddr>,
     /// The process that listened is dead, so the stack answers SYNs with RSTs. The guard drops these RSTs, too.
     pub(super) is_server_dead: bool,
-    /// Sockets that are not ready for packets.
+    /// Clients whose restored sockets are not ready for packets.
     pub(super) deaf: BTreeSet<SocketAddr>,
     /// Number of sockets that were restored and are not live.
     pub(super) restoring: usize,
@@ -128,7 +129,7 @@ pub struct Machine {
     pub(super) lost: Vec<(SocketAddr, String)>,
     pub(super) agent: AgentThread,
     pub(super) hook: SimHook,
-    /// The node's clock. All times in this struct are this clock's; the world's times are converted where they come in.
+    /// The node's clock. All times in this struct are times of this clock. Functions that get a time of the world convert it.
     pub(super) clock: NodeClock,
     /// The node's time at the beginning of the agent's present step.
     pub(super) at: Instant,
@@ -141,7 +142,8 @@ pub struct Machine {
     pub(super) turns_unaware: u32,
     /// The primary has accepted this node as its backup. The kernel keeps this for the next agent.
     pub(super) is_consented: bool,
-    /// Set while the agent is in doubt. The flag: whether this node is the primary. The number: the epoch. The kernel keeps this, too.
+    /// Set while the agent is in doubt. The flag: whether this node is the primary. The number: the epoch. The kernel keeps this for the
+    /// next agent, too.
     pub(super) doubted: Option<(bool, u64)>,
     /// The cable of the service's interface carries a signal.
     pub(super) has_carrier: bool,
@@ -394,7 +396,7 @@ impl Machine {
     /// Sends what the local stack or a raw socket says, if the guards let it.
     pub(super) fn speak(&mut self, now: Instant, packet: Vec<u8>, is_raw: bool) -> Option<Output> {
         let segment = Segment::parse(&packet, Checksum::Trusted).ok()?;
-        // The guards let RSTs of a raw socket or a relay pass: they bear a mark, so they were sent on purpose.
+        // The guards let RSTs of a raw socket or a relay pass: these RSTs bear a mark, so they were sent on purpose.
         let is_marked = || is_raw || self.was_reset_by_relay(segment.destination);
         if segment.flags.rst && (!self.may_speak || self.is_server_dead) && !is_marked() {
             return None;

@@ -8,7 +8,7 @@
 //!                                                    └──────────────────────────────────────────┘
 //! ```
 //!
-//! * A [`Station`] is a node; [`SimPair`] puts two of them into a world. Either may be the wire or the primary.
+//! * A [`Station`] is a node; [`SimPair`] puts two of them into a world. Either node may be the wire or the primary.
 //! * [`application`] defines programs. [`http`] and [`echo`] are two programs, with clients that check every byte.
 //! * [`Judge`] checks the rules for the pair. Each [`Defect`] breaks a rule on purpose, and the judge or a client must
 //!   notice.

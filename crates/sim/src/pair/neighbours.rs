@@ -29,7 +29,8 @@ pub(super) const KNOCKED: &[u8] = b"knocked";
 
 /// Port to the clients. Ports 1 and 2 lead to the nodes.
 const CLIENTS: Port = Port(0);
-/// If the table's entry has not been confirmed for this time, the nodes are asked for it again. As RFC 4861 §7.3, but with a shorter time.
+/// If the neighbour table's entry has not been confirmed for this time, both nodes are asked again which of them has the VIP. As RFC 4861
+/// §7.3, but with a shorter time.
 const STALE: Duration = Duration::from_secs(1);
 
 /// The network segment between the clients and the nodes.
@@ -131,7 +132,7 @@ impl Machine {
         self.send(CLIENTS, ANNOUNCE);
     }
 
-    /// Announces that this node has the VIP. While the node claims the VIP, also pings the outside host from it.
+    /// Announces that this node has the VIP. While the node claims the VIP, also pings the outside host, with the VIP as the source.
     pub(super) fn tell_neighbours(&mut self) {
         self.send_announcement();
         if self.is_claiming {

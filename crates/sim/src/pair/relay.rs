@@ -1,10 +1,14 @@
-//! The application of a restored connection: copies between the client and a local program. A filter drops the output that the
+//! The relay of a restored connection. It copies bytes between the client and the local application. A filter drops the output that the
 //! client already has. The relay does what the keeper does with sockets (`linux::keeper`), in the same order.
 //!
 //! ```text
-//!            ┌─ nothing more is to be said ──────────┐
-//!  adopted ──┼─ idle ──▶ relaying ──▶ half-closed ──▶ draining ──▶ ended
-//!            └─ replica ────┘   └─ failure ──▶ delivering ──▶ reset
+//!            ┌─ nothing more is to be sent ────────┐
+//!            │                                     ▼
+//!  adopted ──┼─ idle ────────────▶ relaying ──▶ draining ──▶ ended
+//!            │                        ▲
+//!            └─ replica, replay ──────┘
+//!
+//!  idle, relaying ── failure ──▶ delivering ──▶ reset
 //! ```
 
 use proto::Instant;
@@ -67,12 +71,12 @@ pub struct SimRelay {
 }
 
 enum RelayPhase {
-    /// No program yet. One is started when there is input.
+    /// No program runs yet. A program is started when there is input.
     Idle(RelayFilter),
     Relaying(RelayFilter, Box<dyn SimApplication>),
-    /// The output has ended; what the client still sends is dropped.
+    /// The output has ended. The relay drops what the client still sends.
     Draining,
-    /// The relay failed, for this reason. The connection is reset when the client has acknowledged what it was sent.
+    /// The relay failed, for this reason. The connection is reset when the client has acknowledged all output that was sent to it.
     Delivering(String),
 }
 
@@ -145,7 +149,7 @@ impl SimRelay {
         self.ending.is_some() && self.output == OutputEnd::FinAcknowledged
     }
 
-    /// Whether the client has sent no input: none was logged, and none was passed to the application.
+    /// Whether the connection is live and the client has sent no input: none was logged, and none was passed to the application.
     pub(super) const fn is_silent(&self) -> bool {
         !self.has_passed && self.input.is_empty() && self.ending.is_none()
     }
@@ -192,7 +196,7 @@ impl SimRelay {
         Ok(())
     }
 
-    /// Passes the logged input, then what the client sends, then its end.
+    /// Passes to the application the logged input, then what the client sends, then the end of the client's stream.
     fn up(&mut self, now: Instant, endpoint: &mut TcpEndpoint) {
         let RelayPhase::Relaying(_, application) = &mut self.phase else {
             return;
@@ -211,7 +215,7 @@ impl SimRelay {
         }
     }
 
-    /// Passes the application's output that the client does not have, then its end.
+    /// Passes to the client the application's output that the client does not have, then the end of the output.
     fn down(&mut self, now: Instant, endpoint: &mut TcpEndpoint) -> Result<(), String> {
         loop {
             let written = endpoint.write(&self.outgoing);
@@ -276,7 +280,7 @@ fn started() -> Box<dyn FnOnce() -> Box<dyn SimApplication>> {
     Box::new(|| unreachable!("started once"))
 }
 
-/// Most bytes that are read from the application at once.
+/// Maximum number of bytes in one read from the application.
 const READ_SIZE: usize = 16 * 1024;
 
 impl RelayFilter {

@@ -26,7 +26,7 @@ pub struct SimStateSync {
     pub hold_us: u64,
     /// Time that *prepare* takes, in microseconds.
     pub prepare_us: u64,
-    /// Number of the hook's runs that fail after a node's start, before the first one that may succeed.
+    /// Number of the hook's runs that fail on purpose after a node's start. *Abandon* never fails on purpose.
     pub failures: u32,
 }
 
@@ -60,7 +60,7 @@ impl SimApplication for StatefulApplication {
     }
 }
 
-/// Wraps `factory`. Its programs also count the input that they read, in the shared state `server`.
+/// Wraps `factory`. The programs of the returned factory also count the input that they read, in the shared state `server`.
 pub(super) fn stateful(
     factory: ApplicationFactory,
     server: &Rc<RefCell<SimServerState>>,
@@ -108,7 +108,7 @@ pub(super) struct SimHook {
     pub question: u64,
     /// Number of runs that have failed on purpose.
     pub failed: u32,
-    /// Runs that have ended, and how. The agent has not heard of them yet.
+    /// Numbers and outcomes of the ended runs of which the agent has not heard yet.
     pub outcomes: Vec<(u64, Result<(), String>)>,
 }
 

@@ -21,7 +21,7 @@ use super::machine::{ApplicationReplica, Machine, StationConfig};
 use super::relay::SimRelay;
 use super::thread::{AgentMessage, AgentThread};
 
-/// Bytes that a replica may be ahead of the primary. Beyond this the agent does not read from the replica.
+/// Bytes of output by which a replica may be ahead of the primary. The agent does not read from a replica that is further ahead.
 const AHEAD_MAX: usize = 1 << 20;
 const READ_SIZE: usize = 16 * 1024;
 
@@ -92,7 +92,7 @@ impl Station {
         self.core.service(0).role() == Role::Primary
     }
 
-    /// Kills the agent. A new one starts at `restart`. The state of the kernel and of the keeper stays.
+    /// Kills the agent. A new agent starts at `restart`. The state of the kernel and of the keeper stays.
     pub fn kill_agent(&mut self, now: Instant, restart: Instant) {
         self.executor.drop_unfinished(&mut self.machine, 0);
         self.machine.replicas.clear();
@@ -233,7 +233,7 @@ impl Station {
         if self.machine.turns_unaware > 0 {
             self.machine.turns_unaware -= 1;
             if self.machine.turns_unaware == 0 {
-                self.machine.outlasted = Instant::ZERO; // the agent has had the time to notice
+                self.machine.outlasted = Instant::ZERO; // the agent has had the time to notice the halt
             }
         }
         let was_paused = self
@@ -346,7 +346,7 @@ impl Station {
         }
     }
 
-    /// Naps while there is traffic, sleeps while there is none.
+    /// Sets when the agent continues: after a nap if the log has unread records, or else when something happens.
     fn rest(&mut self, now: Instant) {
         const LEAST: Duration = Duration::from_micros(1);
         let replicas = self.machine.replicas.values().flat_map(|replica| {

@@ -63,7 +63,7 @@ impl SimClient {
         }
     }
 
-    /// Whether the pair may have to cut the open reply.
+    /// Whether the pair may have to cut the reply to the oldest request that has no complete reply yet.
     pub fn may_be_cut(&self) -> bool {
         match self {
             Self::Http(client) => client.may_be_cut(),

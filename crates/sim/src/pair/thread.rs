@@ -114,7 +114,7 @@ pub(super) struct AgentThread {
     heard: (u64, BTreeSet<u64>),
     /// When the last packet of the peer came through the service's network. `None`: none since the agent last looked.
     pub seen_here: Option<Instant>,
-    /// An outside host has answered; this is when it was asked. `None`: no answer since the agent last looked.
+    /// When the question was asked that an outside host answered last. `None`: no answer since the agent last looked.
     pub reached_outside: Option<Instant>,
 }
 

@@ -1,5 +1,5 @@
-//! The judge's rules on which node speaks: the rule "one voice", segments that a node sent by its lease and that the
-//! other node does not know, and times when two nodes had the right to speak.
+//! Which node speaks. The judge checks the rule "one voice" (one node at a time speaks to a client). It also notes
+//! segments that a node sent by its lease and that the other node does not know, and times when two nodes may have spoken.
 
 use std::net::SocketAddr;
 
@@ -100,14 +100,19 @@ impl Judge {
         self.record(client, &format!("one voice: {what}"));
     }
 
-    /// The times at which both nodes came to have the right to speak. Also the times at which a node lost its power
-    /// after it had spoken alone, while the other node had connections.
+    /// The times at which two nodes may have spoken:
+    /// * A node came to have the right to speak alone, and the other node had this right already, or had had it in an
+    ///   epoch that is not earlier.
+    /// * A node spoke, although the other node had been given a later epoch.
+    /// * The rule "one voice" was broken in another way.
+    /// * A node that had spoken alone lost its power, and the other node had connections then.
     pub fn splits(&self) -> &[Instant] {
         &self.splits
     }
 
-    /// Whether the words that a node said to this client by its lease are lost: the other node does not know them. They
-    /// are lost unless an arbiter gives the node the epoch before the node loses its power or the other node continues.
+    /// Whether the words that a node said to this client by its lease are lost: the other node does not know them. The
+    /// words are saved only if an arbiter gives the node the lease's epoch in time: before the node loses its power, and
+    /// before the other node continues.
     pub fn was_lent_in_vain(&self, client: SocketAddr) -> bool {
         self.flows.get(&client).is_some_and(|flow| flow.was_lent_in_vain)
     }

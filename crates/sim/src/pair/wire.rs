@@ -119,7 +119,7 @@ pub(super) struct SimWire {
     epoch: u64,
     /// Whether the agent has said which connections are being decided.
     is_told: bool,
-    /// The clients whose connections are being decided, and those whose connections stay local.
+    /// The clients whose connections are being decided, and the clients whose connections stay local.
     held: BTreeMap<SocketAddr, HeldState>,
     /// The clients whose windows are limited by a cap.
     capped: BTreeMap<SocketAddr, (Cap, WindowPromise)>,

@@ -64,7 +64,7 @@ pub struct ClusterScenario {
     /// phases that an ns-2 run has drawn, the results can be compared flow by flow.
     #[serde(skip)]
     pub phases: Vec<Duration>,
-    /// The run ends here, or when all flows are complete.
+    /// Latest end of the run. The run ends earlier if all flows are complete.
     #[serde(with = "seconds")]
     pub end: Duration,
     /// Seed of all random choices.
@@ -154,7 +154,7 @@ impl ClusterScenario {
         self.run_watched(&[], |_| ())
     }
 
-    /// Runs the scenario, and shows the network at each of `moments`, in the order of time.
+    /// Runs the scenario, and calls `look` with the network at each of `moments`, in the order of time.
     ///
     /// # Errors
     /// If the configuration is invalid.

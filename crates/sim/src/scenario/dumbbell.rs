@@ -11,7 +11,7 @@ use crate::flow::{FlowConfig, RtoConfig, TcpVariant, seconds};
 use crate::link::LinkConfig;
 use crate::net::{FlowNetwork, LinkEnd};
 
-/// The scenario. The default is one flow of a million segments over 100 Mb/s and 44 ms, NewReno as in ns-2.
+/// The scenario. The default is one flow of a million segments over 100 Mb/s, with a round trip of 44 ms and NewReno as in ns-2.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Dumbbell {

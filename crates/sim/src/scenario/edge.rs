@@ -85,7 +85,7 @@ impl EdgeRecovery {
     }
 }
 
-/// Rate control in a scenario; times are in seconds.
+/// Rate control in a scenario: a cap on the flows' advertised windows. Times are in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sharing {
@@ -103,7 +103,7 @@ pub struct Sharing {
     pub min_window: u32,
     /// The equation that moves the cap.
     pub rule: RateRule,
-    /// Time from the failure until it is declared. Then the control begins.
+    /// Time from the failure until it is declared. Rate control begins then.
     #[serde(with = "seconds")]
     pub alert: Duration,
     /// Time without a packet after which a flow no longer counts as active.
@@ -277,7 +277,7 @@ impl RemainingString {
         self.next.into_iter().chain(self.until).min()
     }
 
-    /// Number of flows of this kind that sent recently.
+    /// Number of flows that sent recently and for which `kind` is true.
     fn active(&self, now: Instant, kind: impl Fn(usize) -> bool) -> usize {
         let late = |sent: &Option<Instant>| sent.is_some_and(|at| at + self.idle >= now);
         let sent = self.sent.iter().enumerate();
@@ -319,7 +319,7 @@ impl Logic for Edge {
     fn handle_timeout(&mut self, now: Instant, out: &mut SwitchOutbox) {
         let over = self.over.take_if(|at| *at <= now).is_some();
         if let Some(shared) = self.shared.as_mut().filter(|_| over) {
-            shared.on_moved(now, &self.failure.hits); // before the packets: the cap limits how many are sent
+            shared.on_moved(now, &self.failure.hits); // first, because the new cap limits the resending below
         }
         if let Some(recovery) = &mut self.recovery {
             if self.heartbeat.take_if(|at| *at <= now).is_some() {
@@ -331,7 +331,7 @@ impl Logic for Edge {
                 let cap = shared.map_or(u32::MAX, RateControl::window);
                 let mut again: BTreeMap<FlowId, u32> = BTreeMap::new();
                 for resend in recovery.complete(now) {
-                    // The edge resends at most one window of a flow at once. The flow's sender repeats the rest.
+                    // The edge resends at most `cap` bytes of each flow. The flow's sender repeats the rest.
                     let bytes = again.entry(resend.packet.flow).or_default();
                     *bytes += u32::from(resend.packet.len);
                     if *bytes <= cap {
@@ -356,7 +356,7 @@ impl Logic for Edge {
 }
 
 /// The parts of a packet that an edge reads.
-// Numbers on the wire have 32 bits.
+// Sequence numbers in a TCP header have 32 bits.
 fn segment(packet: &FlowPacket) -> EdgeSegment {
     EdgeSegment {
         seq: Seq(packet.seq as u32),

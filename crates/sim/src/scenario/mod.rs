@@ -30,7 +30,7 @@ pub struct FlowResult {
     pub syn_timeouts: u32,
     /// The slow start threshold at the end, in segments.
     pub threshold: f64,
-    /// Number of segments that were sent more than once.
+    /// Number of repetitions among `segments`. A segment that is sent three times counts as two.
     pub retransmitted: u64,
     /// Number of segments sent, the SYN included.
     pub segments: u64,
@@ -57,8 +57,8 @@ impl FlowResult {
     }
 }
 
-/// Largest number of hosts, flows or time steps of a scenario. Each host or flow has up to four links, and each link needs a number in the
-/// simulator's heap.
+/// Largest number of hosts, flows or time steps of a scenario. Each host or flow has up to four links, and the simulator numbers links with
+/// 24 bits.
 const MOST: u32 = 1_000_000;
 
 /// The invalid part of a scenario.
@@ -76,11 +76,11 @@ pub enum InvalidScenario {
     /// A field of the edges' rate control.
     #[error("sharing.{0}")]
     Sharing(#[from] InvalidRate),
-    /// A field is 0, so the scenario would be empty.
+    /// A field is 0, but the scenario needs a positive number or duration.
     #[error("{0} must be positive")]
     Zero(&'static str),
-    /// There is more of something than the simulator can number.
-    #[error("{0}: at most {MOST} can be simulated")]
+    /// The field leads to more than [`MOST`] hosts, flows or time steps.
+    #[error("{0}: more than {MOST} hosts, flows or time steps cannot be simulated")]
     Many(&'static str),
     /// A time is outside the run.
     #[error("{0} must be within the run")]

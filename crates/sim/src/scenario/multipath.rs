@@ -72,7 +72,7 @@ pub struct MultipathTransfer {
     pub receive_buffer: u32,
     /// Number of packets with data after which an acknowledgement is sent at once.
     pub sack_every: u32,
-    /// SCTP as in release 3.8 of ns-2's module (RFC 4960) instead of release 3.6, which is nearest to the paper's.
+    /// True: SCTP as in release 3.8 of ns-2's SCTP module (RFC 4960). False: as in release 3.6, which is closest to the SCTP of the paper.
     pub is_release_38: bool,
     /// Time at which the run ends, in seconds.
     #[serde(with = "seconds")]
@@ -86,11 +86,11 @@ pub struct MultipathTransfer {
 pub struct TransferResult {
     /// From the first INIT to the delivery of the last byte. `None` if the run ended before.
     pub from_init_s: Option<f64>,
-    /// The same from the first DATA chunk.
+    /// From the first DATA chunk to the delivery of the last byte. `None` if the run ended before.
     pub from_data_s: Option<f64>,
     /// Bytes delivered.
     pub delivered: u64,
-    /// Failures of the primary destination that were declared. Without a cut all are spurious.
+    /// Failures of the primary destination that were declared. Without a cut, all these failures are spurious.
     pub failovers: u32,
     /// Failures of other destinations.
     pub alternate_failures: u32,

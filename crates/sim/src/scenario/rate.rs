@@ -55,18 +55,18 @@ pub struct RateScenario {
     /// When the second string fails.
     #[serde(with = "seconds")]
     pub failure_at: Duration,
-    /// Time that the second string's flows wait until they are moved. New flows use the first string at once.
+    /// Time that the second string's flows wait until they are moved. Flows that start after the failure use the first string immediately.
     #[serde(with = "seconds")]
     pub failover: Duration,
-    /// Time when the second string works again. Then its group's flows use it again, and rate control ends. The default is never, as in
-    /// the thesis.
+    /// Time when the second string works again. From then on the second group's flows use the second string, and rate control ends. The
+    /// default is never, as in the thesis.
     #[serde(with = "seconds::optional")]
     pub repaired_at: Option<Duration>,
     /// If set, R1 and R2 do local recovery for the flows that wait.
     pub recovery: Option<EdgeRecovery>,
     /// If set, R1 and R2 do rate control for the string that has not failed.
     pub sharing: Option<Sharing>,
-    /// Length of a bin of throughput.
+    /// Length of a bin, the interval in which throughput is counted.
     #[serde(with = "seconds")]
     pub bin: Duration,
     /// Time between two samples of the queue.
@@ -146,8 +146,8 @@ pub struct RateResult {
     /// Bytes of data that each flow received in order in each half second.
     pub flow_bins: Vec<Vec<u64>>,
     /// Bytes of data that each flow received in each half second, in any order: its share of the string. `None` unless the flow was active
-    /// throughout. A flow that waited for the failover counts as active from the first acknowledgement after the failover's end. Until then
-    /// the flow waits for its retransmission timer.
+    /// in the whole half second. A flow that waited for the failover counts as active from the first acknowledgement after the failover's
+    /// end. Until then the flow waits for its retransmission timer.
     pub shares: Vec<Vec<Option<u64>>>,
     /// R1's cap for advertised windows, in bytes, at the end of each interval of rate control.
     pub windows: Vec<(Instant, u32)>,
@@ -165,7 +165,7 @@ enum RateStep {
     Start(FlowId),
     Fail,
     Move(FlowId),
-    /// A flow of the second group uses the string that is back.
+    /// A flow of the second group uses the second string again, which has been repaired.
     Return(FlowId),
     Repair,
     Bin,
@@ -175,7 +175,7 @@ enum RateStep {
 
 /// The parts of the network that the run needs, and the scheduled steps of the run.
 struct RateParts {
-    /// R1 → N1 → R2 → N1 → R1, then the same over N2.
+    /// First the links R1 → N1, N1 → R2, R2 → N1 and N1 → R1. Then the four links of N2 in the same order.
     strings: [[LinkId; 4]; 2],
     switches: [SwitchId; 4],
     waited: Vec<bool>,

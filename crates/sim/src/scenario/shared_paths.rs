@@ -151,7 +151,7 @@ mod tests {
         };
         scenario.transfer.until = Duration::from_secs(15);
         let whole = scenario.run().unwrap();
-        // 10 Mb/s less headers.
+        // The bytes that fit in 10 s at 10 Mb/s, without the headers.
         let delivered = whole.delivered.iter().sum::<u64>();
         assert!((11_500_000..12_500_000).contains(&delivered), "{whole:?}");
         scenario.transfer.paths[0].cuts = vec![PathCutTime {
@@ -188,8 +188,8 @@ mod tests {
         sums.map(|sum| sum / 4.0)
     }
 
-    /// Paper, section V: failovers are no more synchronized than timeouts are, and AQM ends this synchronization. Here the failovers do not
-    /// stay synchronized, with either queue: there is no cycle.
+    /// Paper, section V: failovers are at most as synchronized as timeouts, and AQM ends the synchronization of failovers. In this
+    /// simulation, failovers do not stay synchronized with either queue, so there is no cycle.
     #[test]
     fn failovers_are_no_more_synchronized_than_timeouts_and_do_not_stay_so() {
         let [failovers, later] = after_an_outage(CoreQueue::DropTail, 0);

@@ -19,7 +19,7 @@ use crate::world::{CableId, NodeId};
 pub enum FaultKind {
     /// A node loses its power. The node boots when the fault ends.
     Crash,
-    /// An agent is killed; another one starts when the fault ends.
+    /// An agent is killed; a new agent starts when the fault ends.
     Agent,
     /// An agent is stopped.
     Pause,
@@ -30,7 +30,7 @@ pub enum FaultKind {
     Halt,
     /// An agent runs fifty times slower.
     Late,
-    /// An agent's clock runs at another speed, permanently.
+    /// A node's clock runs at another speed, by at most 0.1 %, permanently.
     Drift,
     /// All cables of a node are cut, and the node sees that it has no carrier.
     Cut,
@@ -41,7 +41,7 @@ pub enum FaultKind {
     PathOneWay,
     /// A node does not reach clients and outside hosts; the nodes reach each other.
     Router,
-    /// The two nodes do not hear each other; clients and outside hosts hear both.
+    /// The two nodes do not hear each other; clients and outside hosts hear both nodes.
     Between,
     /// One direction of one cable is cut.
     OneWay,

@@ -13,20 +13,20 @@ use crate::pair::SimPair;
 /// A node must serve within this time. A path under suspicion counts as lost after 250 ms, and a silent router after 500 ms. A
 /// claim takes about 100 ms.
 const SERVED_WITHIN: Duration = Duration::from_secs(2);
-/// No other failure may have ended within this time before the break.
+/// A break is watched only if every other failure had ended at least this long before the break.
 const CALM: Duration = Duration::from_secs(1);
 
 /// Watches one break of a path in a whole pair, while nothing else fails.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathWatch {
     ends: Instant,
-    /// Since when no node serves, though one could.
+    /// Since when no node has served the clients, although the pair could serve them.
     since: Option<Instant>,
 }
 
 impl PathWatch {
-    /// Watches `fault`, which is injected now, if it is a path fault, the pair is whole, and no other fault lasts or has just ended. `last`
-    /// is when the last other fault ends.
+    /// `fault` is injected now. Returns a watch if `fault` is a path fault, outside hosts answer, the pair is whole, and no other fault
+    /// lasts or has just ended. `last` is when the last other fault ends.
     pub fn of(
         fault: &PlannedFault,
         scenario: &Scenario,
@@ -59,7 +59,7 @@ impl PathWatch {
         if now.since(since) < SERVED_WITHIN {
             return (Some(self), None);
         }
-        let what = format!("no node has served since {since:?}, although clients reach one");
+        let what = format!("no node has served since {since:?}, although clients reach a node");
         (None, Some(Violation::new("path", what)))
     }
 }

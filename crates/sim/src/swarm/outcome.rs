@@ -34,9 +34,9 @@ impl Violation {
 /// Result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunOutcome {
-    /// Broken rules, in the order in which they were broken. Those that only the end of a run shows come last.
+    /// Broken rules, in the order in which they were broken. Violations that are found only at the end of the run come last.
     pub violations: Vec<Violation>,
-    /// The faults that were injected, and the phase of the pair at each.
+    /// The faults that were injected, and the phase of the pair at each injection.
     pub injected: Vec<(FaultKind, PairPhase)>,
     /// The phase at each fault that was injected while another fault was not mended yet.
     pub doubles: Vec<PairPhase>,

@@ -10,19 +10,19 @@ use crate::world::{NodeId, World};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PairPhase {
-    /// The roles are not agreed.
+    /// The nodes have not agreed on their roles yet.
     Pairing,
     /// Duplex, and a client waits for the end of its handshake.
     Handshake,
     /// Duplex for the first time.
     Duplex,
-    /// Something has failed that nobody has declared yet.
+    /// A failure has happened, and no node has declared it yet.
     Detection,
     /// Connections are being decided.
     Takeover,
     /// A primary waits for the right to speak without its wire.
     Claiming,
-    /// One node serves alone, or none.
+    /// One node serves alone, or no node serves.
     Simplex,
     /// A node that was away is becoming the wire.
     Returning,

@@ -1,5 +1,5 @@
-//! Plays one scenario. In the safety phase the faults are injected. Then everything is mended, and the liveness phase follows.
-//! Finally one node loses its power for good.
+//! Plays one scenario. In the safety phase the faults are injected. Then everything is mended, and the liveness phase follows. If the pair
+//! has recovered, one node finally loses its power for good.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -248,9 +248,9 @@ impl<'a> SwarmRun<'a> {
         }
     }
 
-    /// The other node's fence switches off the node `number`. Counts a mutual fencing if the fence of `number` has just
-    /// switched off the other node, which gave the order. `lives`: whether the other node has power. A single failure
-    /// must not cause a mutual fencing if one node delays its fence for longer than the other node's command takes.
+    /// Called when the fence of the other node switches off the node `number`. Counts a mutual fencing if the fence of `number` had just
+    /// switched off the other node. `lives`: whether the other node has power. A single failure must not cause a mutual fencing if one node
+    /// delays its fence for longer than the other node's command takes.
     fn note_mutual(&mut self, number: usize, lives: bool) {
         let now = self.now();
         let was_fenced = |(at, who): &(Instant, usize)| *who != number && now.since(*at) < FENCED;
@@ -286,7 +286,8 @@ impl<'a> SwarmRun<'a> {
         mends.iter().for_each(|(_, mend)| mend.carry_out(&mut self.pair));
     }
 
-    /// Waits for some time until everything is as it should be. A new client connects, too. Returns whether the pair has recovered.
+    /// Waits until the pair has recovered, for at most [`RECOVERY_MAX`]. Meanwhile a new client connects. Returns whether the pair has
+    /// recovered.
     fn recover(&mut self) -> bool {
         let begin = self.now();
         let talk = SimClient::plain(self.scenario.policy, 1_000);
@@ -311,7 +312,7 @@ impl<'a> SwarmRun<'a> {
         self.wait(begin, verdict::is_served);
     }
 
-    /// Waits until `is_so` holds, and still holds a little later, but not forever. Everything was mended at `begin`. Returns whether
+    /// Waits until `is_so` holds and still holds 200 ms later, but not for longer than [`RECOVERY_MAX`] after `begin`. Returns whether
     /// `is_so` held both times.
     fn wait(&mut self, begin: Instant, is_so: impl Fn(&SimPair) -> bool) -> bool {
         while self.now() < begin + RECOVERY_MAX {

@@ -22,8 +22,8 @@ pub struct Scenario {
     pub seed: u64,
     /// The restart policy of the service, unless `opaque` is set.
     pub policy: RestartPolicy,
-    /// The service has policy `http`, but its clients speak another protocol, and replicas follow their connections.
-    /// The field `policy` must then be [`RestartPolicy::Replica`], which selects programs that speak such a protocol.
+    /// The service has policy `http`, but its clients speak another protocol, and replicas follow the clients' connections. The field
+    /// `policy` must then be [`RestartPolicy::Replica`], which selects programs that speak such a protocol.
     pub opaque: bool,
     /// Defect of the nodes, in tests.
     pub defect: Option<Defect>,
@@ -31,10 +31,10 @@ pub struct Scenario {
     pub arbiter: Option<SimArbiterKind>,
     /// Time that the arbiter takes to decide. A fence switches the other node off at the end of this time.
     pub arbiter_delay_us: u64,
-    /// Time that the configured primary waits before it has a silent peer fenced.
+    /// Time that the configured primary waits before it asks the fence to switch off a silent peer.
     #[serde(default)]
     pub fence_delay_us: u64,
-    /// Lease: how long a wire may speak alone without asking. If it is 0 and there is an arbiter, a wire must ask first.
+    /// Lease: how long a wire may speak alone without asking the arbiter. If the lease is 0 and there is an arbiter, a wire must ask first.
     pub lease_us: u64,
     /// The cables.
     pub network: ScenarioNetwork,
@@ -71,9 +71,9 @@ pub struct ScenarioNetwork {
     pub lan_delay_us: u64,
     /// Probability that a packet on the paths to the clients is lost, with or without a fault.
     pub loss: f64,
-    /// Probability that such a packet is reordered.
+    /// Probability that a packet on these paths is reordered.
     pub reorder: f64,
-    /// Probability that such a packet is duplicated.
+    /// Probability that a packet on these paths is duplicated.
     pub duplicate: f64,
 }
 
@@ -89,7 +89,7 @@ pub struct ScenarioNodes {
     pub slowness: u32,
     /// Size of the log, in bytes.
     pub ring_bytes: usize,
-    /// Longest time that a program takes to think.
+    /// Longest time that a program takes to prepare a reply.
     pub think_us: u64,
     /// The backup's machine starts this much later.
     pub late_start_us: u64,
@@ -211,8 +211,8 @@ impl Scenario {
         scenario
     }
 
-    /// Draws how long a fence takes, and the primary's delay before it has its peer fenced. The delay is either zero or
-    /// longer than the fence takes. A separate seed keeps all other runs as they were.
+    /// Draws how long a fence takes, and how long the primary waits before it asks the fence to switch off its peer. The wait is either
+    /// zero or longer than the fence takes. These draws have a seed of their own, so that they do not change the run's other draws.
     fn draw_fence(&mut self) {
         if self.arbiter == Some(SimArbiterKind::Fence) {
             let mut draw = Draw::new(self.seed ^ 0xfe4c_e000_5eed);
@@ -221,8 +221,8 @@ impl Scenario {
         }
     }
 
-    /// In half of the runs with replicas, the server's state is copied. In half of the others, applications get their input at the takeover
-    /// instead. A separate seed keeps all other runs as they were.
+    /// Changes runs with replicas that are not `opaque`. In half of these runs, the server's state is copied. In a quarter, applications
+    /// get their input at the takeover instead. These draws have a seed of their own, so that they do not change the run's other draws.
     fn draw_servers(&mut self) {
         let mut draw = Draw::new(self.seed ^ 0x5e4e_57a7_e5ee_d000);
         if self.policy != RestartPolicy::Replica || self.opaque {
@@ -239,7 +239,8 @@ impl Scenario {
         }
     }
 
-    /// In some runs, a fault is replaced by a network that refuses changes. A separate seed keeps all other runs as they were.
+    /// In some runs, a fault is replaced by a network that refuses changes. These draws have a seed of their own, so that they do not
+    /// change the run's other draws.
     fn draw_network_faults(&mut self) {
         let mut draw = Draw::new(self.seed ^ 0x4e70_0c4a_a6e5_0000);
         if draw.chance(0.1) {
@@ -248,7 +249,7 @@ impl Scenario {
         }
     }
 
-    /// In half of the runs nodes judge their paths, and some of the faults are path faults.
+    /// In half of the runs, nodes judge their paths, and some of the faults are path faults.
     fn draw_paths(&mut self, draw: &mut Draw) {
         self.outside = draw.chance(0.5);
         self.service_link = draw.chance(0.5);
@@ -401,7 +402,7 @@ impl ScenarioConnection {
     }
 }
 
-/// A schedule that aims at one phase: faults that bring the pair there, a fault in that phase, and further faults.
+/// A schedule that aims at one phase: faults that bring the pair into this phase, a fault during the phase, and further faults.
 fn faults(draw: &mut Draw, nodes: &mut ScenarioNodes) -> Vec<PlannedFault> {
     const SHORT: [PairPhase; 4] = [
         PairPhase::Pairing,
@@ -415,7 +416,7 @@ fn faults(draw: &mut Draw, nodes: &mut ScenarioNodes) -> Vec<PlannedFault> {
         draw.pick(&PairPhase::ALL)
     };
     if matches!(aim, PairPhase::Takeover | PairPhase::Returning) {
-        nodes.slowness = nodes.slowness.max(10); // otherwise the phase is over at once
+        nodes.slowness = nodes.slowness.max(10); // with a faster agent, the phase would be too short
     }
     let mut faults = prelude(draw, aim);
     let mut aimed = fault(draw, Some(aim));
@@ -472,7 +473,7 @@ fn prelude(draw: &mut Draw, aim: PairPhase) -> Vec<PlannedFault> {
     }
 }
 
-/// Approximate length of a phase.
+/// Approximate length of a phase, in microseconds.
 const fn dwell_us(phase: PairPhase, nodes: &ScenarioNodes) -> u64 {
     match phase {
         PairPhase::Pairing => nodes.late_start_us + 100,

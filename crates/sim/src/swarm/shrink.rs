@@ -7,9 +7,9 @@ use super::scenario::Scenario;
 /// Maximum number of runs that are tried.
 const TRIES_MAX: usize = 300;
 
-/// Leaves out faults, connections and peculiarities one by one, as long as the same rule is broken. Returns the smallest scenario
-/// found, with its outcome; `None` if `scenario` breaks no rule. If the scenario has a defect, each candidate must break no rule
-/// without the defect.
+/// Leaves out connections, faults and peculiarities step by step, as long as the same rule is broken. Returns the smallest scenario found,
+/// with its outcome; `None` if `scenario` breaks no rule. If the scenario has a defect, each candidate must break no rule without the
+/// defect.
 pub fn shrink(scenario: &Scenario) -> Option<(Scenario, RunOutcome)> {
     let outcome = play(scenario);
     let rule = outcome.violations.first()?.rule.clone();

@@ -7,7 +7,7 @@ use proto::Instant;
 
 use super::fault::{FaultKind, PlannedFault};
 
-/// Time after the end of such a fault during which a node may still act on the other node's silence. This time is at least the sum of
+/// Time after the end of a fault during which a node may still act on the silence that the fault caused. This time is at least the sum of
 /// detection (500 ms and 80 ms), the lease with its margin (319 ms), and the answers of outside hosts to a claim (80 ms).
 const AFTERWARDS: Duration = Duration::from_millis(1_000);
 /// Number of a node's cables: to the clients, to the peer's stack, to the peer's agent.

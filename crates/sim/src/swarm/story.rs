@@ -1,5 +1,6 @@
-//! Schedules of failures that belong together: each follows from the one before, within milliseconds or during the reaction to it.
-//! Chance alone brings about such a sequence once in tens of thousands of runs, so some runs consist of such a sequence.
+//! Schedules of failures that belong together. The time of each failure depends on the previous one: most failures come milliseconds after
+//! it, or during the pair's reaction to it. Chance alone brings about such a sequence once in tens of thousands of runs, so some runs
+//! consist of such a sequence.
 
 use super::fault::{FAULTS_MIN, FaultKind, FaultTarget, PlannedFault, fault};
 use super::phase::PairPhase;
@@ -27,7 +28,8 @@ impl Story {
     }
 }
 
-/// The story of the run with this seed, if it has one. A separate seed keeps all other runs as they were.
+/// The story of the run with this seed, if the run has one. Stories are drawn from a seed of their own, so that they do not change the
+/// run's other draws.
 pub(super) fn of(seed: u64) -> Option<Story> {
     let mut draw = Draw::new(seed ^ 0x5704_1e50_f7b0_5eed);
     draw.chance(SHARE).then(|| {
@@ -53,7 +55,7 @@ pub(super) fn of(seed: u64) -> Option<Story> {
 
 const MS: u64 = 1_000;
 
-/// The wire is not heard. Then a process of the application dies, and then the agent dies that had to report this death.
+/// The wire is not heard. Then a process of the application dies. Then the agent that has to report this death dies, too.
 fn orphans_untold(draw: &mut Draw) -> Story {
     let silenced = draw.pick(&[FaultKind::Cut, FaultKind::Freeze, FaultKind::Between]);
     Story::of(vec![
@@ -63,7 +65,7 @@ fn orphans_untold(draw: &mut Draw) -> Story {
     ])
 }
 
-/// An agent is away for so long that it counts as dead. The node that continues without it fails, too.
+/// An agent is away for so long that it counts as dead. The node that continues without this agent fails, too.
 fn away(draw: &mut Draw) -> Story {
     let kind = draw.pick(&[FaultKind::Agent, FaultKind::Pause]);
     let target = draw.pick(&[FaultTarget::Speaker, FaultTarget::Speaker, FaultTarget::Other]);
@@ -73,8 +75,8 @@ fn away(draw: &mut Draw) -> Story {
     Story::of(vec![first, second])
 }
 
-/// The wire takes connections over. Its agent dies or is stopped, either at once or while the wire speaks for these
-/// connections. The primary continues alone.
+/// The wire takes connections over. The wire's agent dies or is stopped, either immediately or while the wire speaks for these connections.
+/// The primary continues alone.
 fn gone_alone(draw: &mut Draw) -> Story {
     let death = draw.pick(DEATHS);
     let within = draw.pick(&[2, 10, 250]);
@@ -146,8 +148,8 @@ fn stopped_while_deciding(draw: &mut Draw) -> Story {
 /// A wire's machine is halted for longer than its lease, and afterwards the wire does not hear the primary.
 fn halted(draw: &mut Draw) -> Story {
     let mut halt = begin(draw, FaultKind::Halt, FaultTarget::Other, 350..700);
-    halt.after_us += 900 * MS; // an agent knows its counter's rate after a second
-    halt.detail |= 1; // the counter goes on
+    halt.after_us += 900 * MS; // an agent knows the rate of its CPU's time-stamp counter after a second
+    halt.detail |= 1; // the time-stamp counter goes on
     let between = next(
         draw,
         &[FaultKind::Between, FaultKind::OneWay],
@@ -193,7 +195,7 @@ fn late_handshake(draw: &mut Draw) -> Story {
     Story::of(vec![first, lossy, handover, again])
 }
 
-/// Detail of an arbiter's outage: the configured backup gets no answer, and nothing is decided for it.
+/// Detail of an arbiter's outage: the arbiter neither answers the configured backup nor acts on its questions.
 const ONLY_FIRST_IS_ANSWERED: u64 = 5;
 
 /// Ways in which connections lose their process.
@@ -212,7 +214,7 @@ fn begin(
     }
 }
 
-/// Next fault of a story, within `within` milliseconds. `length` is in milliseconds, too.
+/// Next fault of a story, injected within `within` milliseconds. `length` is in milliseconds, too.
 fn next(
     draw: &mut Draw,
     kinds: &[FaultKind],

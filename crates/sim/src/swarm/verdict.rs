@@ -16,7 +16,7 @@ use crate::tcp::{EndpointState, TcpEndpoint, TcpFailure};
 /// Number of characters of a client's description that are kept.
 const SAID_MAX: usize = 400;
 
-/// Adds the violations to `outcome`, in the order in which they happened. `seen` holds those that were seen during the run.
+/// Adds the violations to `outcome`, in the order in which they happened. `seen` holds the violations that were seen during the run.
 pub(super) fn judge(
     scenario: &Scenario,
     pair: &SimPair,
@@ -74,7 +74,7 @@ pub(super) fn judge(
         } else if outcome.was_split || talk.is_complete() {
             // after a split anything may happen; a complete connection is fine
         } else if was_lent_in_vain || was_outlasted {
-            // two nodes may have said different bytes in the same place
+            // two nodes may have sent different bytes at the same offset
         } else if talk
             .wrong()
             .is_some_and(|wrong| !wrong.starts_with("the stream ended"))
@@ -141,8 +141,9 @@ pub(super) fn is_served(pair: &SimPair) -> bool {
     })
 }
 
-/// The clients' addresses. First those of the scenario's connections, in order. Then three more: one that connects after the
-/// mending, one shortly before a node loses its power for good, and one after that.
+/// The clients: number, address, program and endpoint of each. First come the clients of the scenario's connections, in order. Then come
+/// three more clients: the first connects after the mending, the second shortly before a node loses its power for good, and the third after
+/// this loss of power.
 fn clients(pair: &SimPair) -> impl Iterator<Item = (usize, SocketAddr, Option<(&SimClient, &TcpEndpoint)>)> {
     (0..pair.count()).map(|index| (index, SimPair::client_of(index), pair.talk(index)))
 }

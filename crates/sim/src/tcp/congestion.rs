@@ -13,9 +13,9 @@ pub(super) struct NewReno {
     mss: u64,
     /// Congestion window in bytes.
     window: u64,
-    /// Slow start threshold. A smaller window grows by slow start, any other by congestion avoidance.
+    /// Slow start threshold. A window below the threshold grows by slow start, any other window by congestion avoidance.
     threshold: u64,
-    /// Whether fast recovery is under way. Then partial acknowledgements deflate the window, and duplicate ones inflate it.
+    /// Whether fast recovery is under way. Then partial acknowledgements deflate the window, and duplicate acknowledgements inflate it.
     recovering: bool,
     /// End of the bytes that had been sent at the last loss. Duplicate acknowledgements up to this offset start no second recovery.
     recover: Option<Offset>,
@@ -103,7 +103,7 @@ impl NewReno {
 
     fn grow(&mut self, acked: u64, in_flight: u64) {
         if in_flight < self.window / 2 {
-            return; // the application, not the network, is the limit, so the window says nothing
+            return; // the application, not the window, limits the sending, so the window does not grow
         }
         if self.window < self.threshold {
             self.window += acked.min(self.mss);
@@ -155,10 +155,10 @@ mod tests {
         assert_eq!((reno.threshold, reno.allowance()), (5 * MSS, 8 * MSS));
         assert!(!reno.on_duplicate(una, end + 2 * MSS, 12 * MSS));
         assert_eq!(reno.allowance(), 9 * MSS);
-        assert!(reno.on_ack(una + 3 * MSS, 3 * MSS, 12 * MSS, 9 * MSS)); // partial: the next one is lost too
+        assert!(reno.on_ack(una + 3 * MSS, 3 * MSS, 12 * MSS, 9 * MSS)); // partial: the next segment is lost, too
         assert_eq!(reno.allowance(), 7 * MSS);
         assert!(!reno.on_ack(end + 2 * MSS, 9 * MSS, 9 * MSS, 0));
-        assert_eq!(reno.allowance(), 2 * MSS); // nothing in flight: no burst
+        assert_eq!(reno.allowance(), 2 * MSS); // nothing is in flight, so a large window would allow a burst
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub(super) struct PendingPackets {
     pub handshake: bool,
     /// A window probe: a segment with an old sequence number. The peer answers it with an acknowledgement that has the peer's window.
     pub probe: bool,
-    /// An acknowledgement. Data or a probe acknowledges too, and takes its place.
+    /// A pure acknowledgement. It is left out if a data segment or a probe is sent, which also acknowledges.
     pub ack: bool,
 }
 
@@ -238,10 +238,10 @@ impl TcpEndpoint {
     /// Ends our stream: a FIN follows the bytes that were written. The peer's stream continues.
     pub fn shutdown(&mut self) {
         self.sender.finish();
-        self.state = self.state.after(TcpEvent::Shutdown); // no change before the handshake is complete: `open` makes it later
+        self.state = self.state.after(TcpEvent::Shutdown); // no effect before the handshake is complete; `open` repeats the event then
     }
 
-    /// Ends the connection at once. Sends a reset if the peer knows the connection.
+    /// Ends the connection immediately. Sends a reset if the peer knows the connection.
     pub fn abort(&mut self) {
         if self.state.is_synchronized() && self.state != EndpointState::TimeWait {
             let flags = Flags {

@@ -15,7 +15,7 @@ use super::timers::Timer;
 /// Segment size that a peer accepts if its SYN does not say one (RFC 9293 §3.7.1).
 const MSS_DEFAULT: u16 = 536;
 
-/// Number of unacknowledged segments that draw an acknowledgement at once (RFC 9293 §3.8.6.3).
+/// Number of unacknowledged segments that draw an immediate acknowledgement (RFC 9293 §3.8.6.3).
 const SEGMENTS_PER_ACK: u32 = 2;
 
 impl TcpEndpoint {
@@ -52,7 +52,7 @@ impl TcpEndpoint {
             (0, 0)
         };
         self.receiver.set_shift(ours);
-        // As Linux does: segments so small that options leave no room for data are not sent.
+        // As in Linux, a smaller MSS counts as `MSS_MIN`. Options in a smaller segment would leave no room for data.
         let mss = syn.options.mss.unwrap_or(MSS_DEFAULT).max(TcpConfig::MSS_MIN);
         self.sender.set_peer(mss.min(self.config.mss), theirs);
         self.sender.set_window(u64::from(syn.window), syn.seq, 0); // never scaled in a SYN
@@ -83,7 +83,7 @@ impl TcpEndpoint {
         }
     }
 
-    /// Handles a SYN after the first: our answer was lost, or both sides opened at once (RFC 9293 §3.5).
+    /// Handles a SYN after the first: our answer was lost, or both sides opened simultaneously (RFC 9293 §3.5).
     fn handle_syn_again(&mut self, now: Instant, segment: &Segment<'_>) {
         let same = segment.seq + 1 == self.receiver.next_seq() && !segment.flags.rst;
         if same && !segment.flags.ack {
@@ -120,7 +120,8 @@ impl TcpEndpoint {
             return;
         };
         if flags.rst {
-            // Only the exact number resets. A guessed number draws a challenge (RFC 5961 §3.2).
+            // Only a RST with exactly the expected number resets the connection. Any other RST in the window draws a challenge (RFC 5961
+            // §3.2).
             if self.receiver.is_next(seq) {
                 let failure = (self.state != EndpointState::TimeWait).then_some(TcpFailure::Reset);
                 self.end(failure);
@@ -161,8 +162,9 @@ impl TcpEndpoint {
         if segment.flags.fin && self.state == EndpointState::TimeWait {
             self.timers.set(Timer::TimeWait, now + self.config.time_wait); // our last ACK was lost
         }
-        // Old data or an old FIN is a retransmission, so it is acknowledged at once. A segment without data may be an answer to our
-        // acknowledgement, so acknowledgements of it are limited: otherwise both ends might answer each other forever.
+        // Old data or an old FIN is a retransmission, so it is acknowledged immediately. A segment without data may be an answer to our
+        // acknowledgement, so the rate of acknowledgements for such segments is limited. Without this limit, both ends might answer each
+        // other forever.
         if segment.payload.is_empty() && !segment.flags.fin {
             self.challenge(now);
         } else {

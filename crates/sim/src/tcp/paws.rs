@@ -96,7 +96,7 @@ impl Tick {
         }
     }
 
-    // A timestamp wraps.
+    // The cast wraps, as a timestamp does.
     const fn count(self, now: Instant) -> u32 {
         (now.as_nanos() / self.duration().as_nanos() as u64) as u32
     }

@@ -45,7 +45,7 @@ pub(super) enum SegmentArrival {
     Nothing,
     /// The next bytes, and nothing is missing.
     InOrder,
-    /// Something that must be acknowledged at once: a gap, a filled gap, or bytes beyond the window.
+    /// Something that must be acknowledged immediately: a gap, a filled gap, or bytes beyond the window.
     Irregular,
     /// This segment completes the peer's stream, including the FIN.
     Finished,

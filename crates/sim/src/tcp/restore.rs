@@ -171,7 +171,7 @@ impl TcpEndpoint {
             .unwrap_or(WindowScale { send: 0, receive: 0 });
         let mut sender = TcpSender::new(restore.snd_una, endpoint.config.send_buffer, restore.mss);
         sender.set_peer(restore.mss, shift.send);
-        // With a probe, its answer must update the window, so snd_wl1 is before that answer (tcp_send_window_probe).
+        // The answer to a window probe must update the window, so snd_wl1 is set before that answer's number (tcp_send_window_probe).
         let window_from = if restore.window_probe {
             restore.rcv_nxt - 1
         } else {

@@ -121,7 +121,7 @@ impl TcpSender {
         self.window_max = self.window_max.max(window).max(largest);
     }
 
-    /// Takes bytes from the application, as many as fit. Takes none after the end.
+    /// Takes bytes from the application, as many as fit. Takes none after [`finish`](Self::finish). Returns their number.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         if self.fin != Fin::Open {
             return 0;
@@ -311,8 +311,8 @@ impl TcpSender {
         Some((chunk, after + u64::from(fin)))
     }
 
-    /// Avoids the silly window (RFC 9293 §3.8.6.2.1): a short piece waits while others are in flight, unless it is
-    /// all that there is, or at least half of the peer's largest window.
+    /// Avoids the silly window (RFC 9293 §3.8.6.2.1): a short piece waits while other data is in flight. The exceptions are the last piece
+    /// of the queue, and a piece of at least half of the peer's largest window.
     fn is_worth_sending(&self, chunk: &Chunk, limit: usize) -> bool {
         let len = chunk.payload.len();
         len >= limit || chunk.last || self.in_flight() == 0 || len as u64 >= self.window_max / 2

@@ -9,7 +9,7 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Sequence numbers of the endpoint's SYN and of its peer's. The streams start one later, and the peer's soon wraps.
+/// Sequence numbers of the endpoint's SYN and of the peer's SYN. The streams start one number later. The peer's numbers soon wrap.
 const OURS: Seq = Seq(1_000_000);
 const THEIRS: Seq = Seq(u32::MAX - 5);
 
@@ -399,9 +399,9 @@ fn only_the_exact_number_resets() {
     assert_eq!(talk.fail_by(rst(10_002)), None); // beyond the window: no answer
     assert_eq!(talk.sent(), []);
     assert_eq!(talk.fail_by(rst(2)), None);
-    assert_eq!(talk.sent()[0].at(), (1, 0)); // within: a challenge
+    assert_eq!(talk.sent()[0].at(), (1, 0)); // within the window: a challenge
     assert_eq!(talk.fail_by(rst(2)), None);
-    assert_eq!(talk.sent(), []); // but not too often
+    assert_eq!(talk.sent(), []); // a second challenge would come too soon
     talk.now += 500 * MS;
     talk.say(Segment {
         flags: Flags::SYN,
@@ -774,7 +774,7 @@ mod restored {
         let mut bytes = Vec::new();
         talk.endpoint.read(&mut bytes, 99);
         assert_eq!(bytes, b"\x03\x03\x03\x03moremore");
-        // The window that was given before reached up to 8009. The endpoint does not take it back.
+        // The window that was advertised before the restore reached up to 8009. The endpoint does not shrink this window.
         assert!(u64::from(ack[0].window) * 8 >= 8009 - 19);
     }
 

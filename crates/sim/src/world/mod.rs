@@ -65,7 +65,7 @@ pub struct World {
     events: BinaryHeap<WorldEvent>,
     /// Number of events that were ever made. Orders events of the same time.
     made: u64,
-    /// Number of events that have happened at this very instant.
+    /// Number of events at this instant, after the event that moved the clock to it.
     at_once: u32,
     nodes: Vec<NodeSlot>,
     cables: Vec<WorldCable>,
@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    /// Starts the trace: one line per event from now on.
+    /// Starts the trace. From now on it gets a line for each packet that is sent or arrives, each change of a node's power, and each note.
     pub fn record(&mut self) {
         self.trace.start();
     }

@@ -1,4 +1,5 @@
-//! The trace of a world: one line per event, in packetdrill's notation.
+//! The trace of a world, in packetdrill's notation: a line for each packet that is sent or arrives, each change of a node's power, and
+//! each note.
 
 use std::fmt::Write;
 

@@ -127,7 +127,7 @@ fn a_new_agent_knows_who_is_there() {
                 backup.kill_agent(now, at(BEGUN))
             })
         });
-        // The agents' messages in the first moments are lost. A random time decides how many.
+        // For a random time after the new agent's start, the agents' messages are lost.
         let beats = pair.heartbeats;
         pair.cut(beats, at(BEGUN), at(BEGUN + draw.time(15 * MS)));
         let late: Vec<_> = (LATE..LATE + AFTER).map(SimPair::client_of).collect();

@@ -9,7 +9,7 @@ use steadfast_sim::link::LinkConfig;
 use steadfast_sim::tcp::{EndpointState, TcpConfig, TcpEndpoint, TcpFailure};
 use steadfast_sim::world::NodeId;
 
-/// Sends a word at once and ends its stream at the time `end`, whatever the peer does.
+/// An application that sends `word` immediately and ends its stream at the time `end`, whatever the peer does.
 fn says(word: &'static [u8], end: Instant) -> impl FnMut(Instant, &mut TcpEndpoint) -> Option<Instant> {
     let mut said = false;
     move |now, endpoint| {

@@ -38,7 +38,7 @@ struct FailoverStats {
     /// Throughput in Mb/s, with headers: mean and standard deviation over bins of 0.1 s.
     mean: f64,
     deviation: f64,
-    /// Packets.
+    /// Packets in the queue: mean and maximum.
     queue_mean: f64,
     queue_max: usize,
     /// Number of series of drops that are more than 0.5 s apart, and number of packets dropped.
@@ -85,8 +85,8 @@ fn default_seen(results: &[RateResult; 3], index: usize) -> FailoverStats {
     seen(&rate(BUFFERS[index], false), &results[index])
 }
 
-/// Jain's index of the bytes that each flow got in half a second: the mean over all half seconds whose end is between
-/// 12 and 24 s. In each half second, only flows count that were active throughout it, as in docs/figures.md.
+/// Jain's index of the bytes that each flow got in half a second: the mean over all half seconds whose end is between 12 and 24 s. In each
+/// half second, only the flows that were active throughout it count, as in docs/figures.md.
 fn jain(result: &RateResult) -> f64 {
     let indices: Vec<f64> = (25..=48)
         .map(|half_seconds: u32| {
@@ -108,7 +108,7 @@ fn jain(result: &RateResult) -> f64 {
 fn completions(result: &RateResult, which: impl Fn(&RateFlow) -> bool) -> Vec<f64> {
     let flows = result.flows.iter().filter(|flow| which(flow));
     flows
-        .map(|flow| flow.result.completion_s().expect("it completes"))
+        .map(|flow| flow.result.completion_s().expect("the flow completed"))
         .collect()
 }
 
@@ -116,8 +116,8 @@ fn most(values: &[f64]) -> f64 {
     values.iter().copied().fold(0.0, f64::max)
 }
 
-/// §7.4.1, Figure 20: without rate control throughput stays at what is available, and fluctuates.
-/// Figures 21, 22: with it throughput is slightly lower and smoother. §8: a similar level is preserved.
+/// §7.4.1, Figure 20: without rate control, throughput stays at the available bandwidth, and fluctuates. Figures 21, 22: with rate control,
+/// throughput is slightly lower and smoother. §8: a similar level is preserved.
 #[test]
 fn throughput_is_slightly_lower_and_smoother() {
     for index in [0, 1] {
@@ -204,8 +204,8 @@ fn shares_are_fair() {
 /// §7.4.2: without rate control some flows do not get their share. With rate control each flow gets its share, and new
 /// flows do not outgrow old ones.
 ///
-/// The thesis says that flows begun after the failover suffer most. This was not seen: a third of them got less than half of their share,
-/// and so did a third of the others.
+/// The thesis says that flows begun after the failover suffer most. This was not seen: a third of these flows got less than half of their
+/// share, and so did a third of the older flows.
 #[test]
 fn each_flow_gets_its_share() {
     // Bytes that each flow got in the two seconds before `end`, as a multiple of its fair share of the string. The
@@ -283,9 +283,9 @@ fn surges_are_more_frequent_with_the_smaller_buffer() {
     assert_eq!(surges(&WITH), [0, 0]);
 }
 
-/// §7.4.3: 3000 packets postpone saturation but do not avoid it, and a longer queue delays more.
+/// §7.4.3: a buffer of 3000 packets postpones saturation but does not avoid it, and a longer queue delays more.
 ///
-/// "Retransmissions may be triggered falsely" was not seen: 3000 packets are 0.36 s, the least timeout is 1 s.
+/// "Retransmissions may be triggered falsely" was not seen: a queue of 3000 packets delays by 0.36 s, and the minimum timeout is 1 s.
 #[test]
 fn the_largest_buffer_postpones_saturation() {
     let first = |index: usize| {
@@ -338,8 +338,8 @@ fn unequal_strings() {
     }
 }
 
-/// Beyond the thesis: local recovery and rate control together do no harm. Policy `all` resends no more packets of a flow than the cap
-/// allows. The whole windows of 20 flows are 1280 packets and would not fit into the buffer.
+/// Beyond the thesis: local recovery and rate control together do no harm. Policy `all` resends at most as many packets of a flow as the
+/// cap allows. The whole windows of 20 flows are 1280 packets and would not fit into the buffer.
 #[test]
 fn recovery_and_rate_control_go_together() {
     use proto::edge::cache::CachePolicy::{All, Lowest};
@@ -393,7 +393,7 @@ fn the_control_ends_when_the_string_is_back() {
     );
     assert!(mbps(&with, 14.0, 16.0) < 100.0);
     assert!(mbps(&with, 16.0, 17.0) > 150.0 && mbps(&with, 17.0, 19.0) > 190.0);
-    // The second string, which nobody had used, carries its part too.
+    // The second string, which no flow used during the failure, carries traffic too.
     let second: u64 = with
         .bins
         .iter()
@@ -418,8 +418,8 @@ fn the_cap_follows_the_number_of_flows() {
     }
 }
 
-/// `docs/rate-control.md`: with an interval near the round trip, the cap swings more than with an interval of two round trips. With an
-/// interval longer than (1 − ρ)/ρ·N/g, the cap does not keep up with g new flows per second.
+/// `docs/rate-control.md`: with an interval near the round trip, the cap swings more than with an interval of two round trips. With N
+/// flows, g new flows per second, and an interval longer than (1 − ρ)/ρ·N/g, the cap does not keep up with the new flows.
 #[test]
 fn the_interval_has_two_bounds() {
     let of = |millis: u64| {

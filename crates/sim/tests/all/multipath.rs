@@ -42,7 +42,8 @@ fn seconds(result: &TransferResult) -> f64 {
     result.from_init_s.expect("a complete transfer")
 }
 
-/// Paper, section III.3: 122.3 s. ns-2: time from INIT, for each receive buffer, with and without delayed acknowledgements.
+/// Paper, section III.3: 122.3 s from the first DATA chunk. A row of `ns2` has the release, the receive buffer, the packets per
+/// acknowledgement, and ns-2's time from INIT in seconds.
 #[test]
 fn a_transfer_without_loss_takes_as_long_as_in_ns2() {
     let paper = MultipathTransfer::default().run().expect("valid");
@@ -73,7 +74,8 @@ fn a_transfer_without_loss_takes_as_long_as_in_ns2() {
     }
 }
 
-/// ns-2 (release 3.6): mean time in seconds and its standard error for losses of primary and alternate in percent, and PMR.
+/// A row of `ns2` has the losses of the primary and the alternate path in percent, PMR, and the mean time in seconds with its standard
+/// error in ns-2 (release 3.6).
 #[test]
 fn a_transfer_with_losses_takes_as_long_as_in_ns2() {
     let ns2 = [
@@ -100,8 +102,8 @@ fn a_transfer_with_losses_takes_as_long_as_in_ns2() {
     }
 }
 
-/// Paper, section III.2: with a loss of 3 %, nearly every transfer with PMR = 0 has a spurious failover (ns-2: 6.1 of them), few with
-/// PMR = 1 (paper 9 %, ns-2 14 %), none with PMR = 5.
+/// Paper, section III.2: with a loss of 3 %, nearly every transfer with PMR = 0 has spurious failovers (ns-2: 6.1 per transfer). With PMR =
+/// 1, few transfers have spurious failovers (paper 9 %, ns-2 14 %). With PMR = 5, no transfer has them.
 #[test]
 fn spurious_failovers_are_as_frequent_as_in_ns2() {
     let failovers = |path_max_retrans| {
@@ -126,7 +128,8 @@ fn spurious_failovers_are_as_frequent_as_in_ns2() {
     assert_eq!(failovers(5).0, 0);
 }
 
-/// ns-2 with losses of 8 %, all losses of the alternate path pooled: 385.8 spurious failovers with PMR = 0, 29.8 with 1, 0.43 with 3.
+/// Mean number of spurious failovers per transfer in ns-2, with a loss of 8 % on the primary path and all losses of the alternate path
+/// pooled: 385.8 with PMR = 0, 29.8 with PMR = 1, 0.43 with PMR = 3.
 #[test]
 fn timeouts_in_a_row_are_as_frequent_as_in_ns2() {
     let failovers = |path_max_retrans, count: u64| {
@@ -167,7 +170,7 @@ fn detection(path_max_retrans: u32, rto_min: u64) -> f64 {
         rto_min: Duration::from_secs(rto_min),
         rto_initial: Duration::from_secs(rto_min),
         heartbeat_interval: None,
-        // Each delayed SACK would add to the detection.
+        // If the sender waited for a SACK before it sends new data, each delayed SACK would add to the detection.
         holds_new_after_timeout: false,
         ..SctpConfig::paper()
     };
@@ -211,7 +214,8 @@ fn a_failure_is_detected_when_the_closed_form_says() {
     ] {
         assert_eq!(failure_detection_s(path_max_retrans, rto_min as f64, 60.0), paper);
         let took = detection(path_max_retrans, rto_min);
-        // The first timer began up to a round trip before the cut. Its second chunk waits for a SACK, which may be delayed.
+        // The first timer began up to a round trip before the cut. The second chunk that this timer covers waits for a SACK, which may be
+        // delayed.
         assert!(
             (took - paper).abs() < 0.5,
             "PMR {path_max_retrans}: {took}, {paper}"
@@ -219,7 +223,7 @@ fn a_failure_is_detected_when_the_closed_form_says() {
     }
 }
 
-/// The time that a cut of the primary path adds to a transfer, seconds.
+/// The time that a cut of the primary path adds to a transfer, in seconds.
 fn delay_by_a_cut(policy: MultipathPolicy, path_max_retrans: u32) -> f64 {
     let whole = MultipathTransfer {
         bytes: 20_000_000,
@@ -250,7 +254,8 @@ fn the_proposed_mechanism_and_rfc_7829_do_not_wait_for_the_detection() {
     }
 }
 
-/// Paper, section IV: a permanent failover helps if the alternate path is better, and harms if it is worse; an informed one only helps.
+/// Paper, section IV: a permanent failover helps if the alternate path is better, and harms if it is worse; an informed failover only
+/// helps.
 #[test]
 fn an_informed_failover_gains_where_cpt_gains_and_loses_nothing_where_cpt_loses() {
     let time = |policy, change_over, alternate: &PathConfig| {
@@ -332,7 +337,7 @@ proptest! {
         let mut paths: Vec<PathConfig> = losses.iter().map(|loss| path(25, *loss)).collect();
         let count = paths.len() as u64;
         for (number, path) in (0..).zip(&mut paths) {
-            // Each path is cut for three seconds in turn, and never all at once.
+            // The paths are cut in turn, each for three seconds. Between two cuts, all paths work for one second.
             let cut = |round: u64| {
                 let from = Duration::from_secs(4 * (round * count + number) + 2);
                 PathCutTime { from, until: from + Duration::from_secs(3) }

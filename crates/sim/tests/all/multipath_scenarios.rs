@@ -62,13 +62,14 @@ fn run(network: &mut MultipathNetwork, until: Instant, most: usize) {
     }
 }
 
-/// Plays a scenario: after a transfer and a pause, packet A leaves alone on the primary path and is lost. More data is there when A times
-/// out. After that, the first packet of each path is lost if `lost` says so. Returns what host 0 sends in the three seconds after that.
+/// Plays a scenario: after a transfer and a pause, packet A leaves alone on the primary path and is lost. More data waits when A times out.
+/// After the timeout, the first packet on each path is lost if `lost` says so. Returns what host 0 sends in the three seconds after the
+/// timeout.
 fn play(path_max_retrans: u32, lost: [bool; 2]) -> Vec<PacketOfFigure> {
     let config = SctpConfig {
         path_max_retrans,
         heartbeat_interval: None,
-        // One packet, as the figure has it.
+        // One packet, as in the figure.
         initial_window: 1468,
         // The figure sends new data together with A. ns-2, and so the paper's numbers, wait for a SACK.
         holds_new_after_timeout: false,
@@ -125,7 +126,8 @@ fn new_data(sent: &[PacketOfFigure], path: usize, until: u64) -> usize {
     sent.iter().filter(is_new).count()
 }
 
-/// A goes to the alternate. With PMR = 0 the sender fails over and sends a heartbeat to the primary; with PMR = 1 one new packet.
+/// A goes to the alternate. With PMR = 0, the sender fails over and also sends a heartbeat to the primary. With PMR = 1, the sender also
+/// sends one new packet to the primary.
 #[test]
 fn the_first_two_packets_are_those_of_figure_8() {
     for lost in [[false, false], [false, true], [true, false], [true, true]] {
@@ -151,7 +153,7 @@ fn scenario_2_sends_a_to_the_primary_after_its_second_timeout() {
     for path_max_retrans in [0, 1] {
         let sent = play(path_max_retrans, [false, true]);
         assert_eq!(ways_of_a(&sent), [(0, 1), (10, 0)]);
-        // Eleven round trips of 91 ms.
+        // One second is eleven round trips of 91 ms.
         assert!(
             (8..=12).contains(&new_data(&sent, 0, 1000)),
             "{path_max_retrans}: {sent:?}"
@@ -160,7 +162,8 @@ fn scenario_2_sends_a_to_the_primary_after_its_second_timeout() {
     }
 }
 
-/// PMR = 0 uses the alternate until the second heartbeat is answered. PMR = 1 sends nothing until its packet times out after two seconds.
+/// With PMR = 0, the sender uses the alternate until the second heartbeat is answered. With PMR = 1, the sender sends nothing until its
+/// packet times out after two seconds.
 #[test]
 fn scenario_3_gains_with_pmr_0_what_the_closed_form_says() {
     let (aggressive, patient) = (play(0, [true, false]), play(1, [true, false]));
@@ -174,8 +177,7 @@ fn scenario_3_gains_with_pmr_0_what_the_closed_form_says() {
         "two heartbeats"
     );
     let d = 1 + new_data(&aggressive, 1, 2090);
-    // The alternate's threshold is the initial one, 65,536 bytes. It is bounded by the
-    // receiver's 44 packets.
+    // The alternate's slow start threshold has its initial value, 65,536 bytes. This is 44 packets, as much as the receiver's buffer holds.
     let round_trips = scenario_3_round_trips(2.0, 0.09, 0.09);
     let modelled = packets(round_trips, 44.0);
     let part = d as f64 / modelled;
@@ -183,20 +185,20 @@ fn scenario_3_gains_with_pmr_0_what_the_closed_form_says() {
     assert!(new_data(&aggressive, 0, 3000) > 0, "back on the primary");
 }
 
-/// A times out on the alternate first and goes to the primary. PMR = 0 goes on there. PMR = 1 has its lost packet in flight until two
-/// seconds after the first timeout. The paper says that the sender with PMR = 1 sends nothing meanwhile. But A and the lost packet together
-/// fill the window, so the acknowledgement of A lets the window grow (RFC 9260 §7.2.1).
+/// A times out on the alternate first and goes to the primary. With PMR = 0, the sender continues on the primary. With PMR = 1, the
+/// sender's lost packet is in flight until two seconds after the first timeout. The paper says that the sender with PMR = 1 sends nothing
+/// meanwhile. But A and the lost packet together fill the window, so the acknowledgement of A lets the window grow (RFC 9260 §7.2.1).
 #[test]
 fn scenario_4_gains_with_pmr_0_until_the_patient_sender_has_timed_out() {
     let (aggressive, patient) = (play(0, [true, true]), play(1, [true, true]));
     for sent in [&aggressive, &patient] {
         assert_eq!(ways_of_a(sent), [(0, 1), (10, 0)]);
-        // With PMR = 0 the alternate has failed and is probed. Its answer may come just before that of A.
+        // With PMR = 0 the alternate has failed and is probed. The answer to the probe may come just before the acknowledgement of A.
         assert!(new_data(sent, 1, 1990) <= 1);
     }
     assert_eq!(new_data(&patient, 0, 1090), 1);
     let gained = new_data(&aggressive, 0, 2000) as f64 - new_data(&patient, 0, 2000) as f64;
-    // 2 s less the alternate's timeout of 1 s: ten round trips.
+    // 2 s less the alternate's timeout of 1 s: eleven round trips of 90 ms.
     let modelled = packets(1.0 / 0.09, 44.0);
     assert!(
         gained > 20.0 && gained < modelled,
@@ -229,7 +231,7 @@ fn packets_per_round_trip(threshold: u32) -> Vec<usize> {
     network.connect();
     run(&mut network, Instant::ZERO + Duration::from_secs(4), usize::MAX);
     let times = times.take();
-    // The round trip of a full packet, with its time on the links and the wait for a second one.
+    // The round trip of a full packet is 94.5 ms, with its time on the links and the SACK's wait for a second packet.
     let round = |at: &Instant| (at.since(times[0]).as_secs_f64() / 0.0945) as usize;
     let mut counts = vec![0; 20];
     for at in &times {
@@ -240,7 +242,7 @@ fn packets_per_round_trip(threshold: u32) -> Vec<usize> {
     counts
 }
 
-/// Eq. 2 to 9: windows that grow by half in slow start and by one packet after it, and the number of packets in all.
+/// Eq. 2 to 9: windows that grow per round trip by half in slow start and by one packet after it, and the total number of packets.
 #[test]
 fn a_transfer_sends_what_the_equations_say() {
     for threshold in [6, 10, 16] {
@@ -271,8 +273,8 @@ fn a_transfer_sends_what_the_equations_say() {
     }
 }
 
-/// Eq. 10 has the sum RTO₁² + RTO₂¹. But the patient sender waits for RTO₁², and the aggressive sender continues after RTO₂¹, so the gain
-/// is the difference. With the minimum values of both timeouts, the sum is three times the difference.
+/// Eq. 10 has the sum RTO₁² + RTO₂¹. But the sender with PMR = 1 waits for RTO₁², and the sender with PMR = 0 continues after RTO₂¹, so the
+/// gain is the difference. With the minimum values of both timeouts, the sum is three times the difference.
 #[test]
 fn equation_10_is_an_upper_bound_only() {
     let (aggressive, patient) = (play(0, [true, true]), play(1, [true, true]));

@@ -1,4 +1,4 @@
-//! Tests of the engine for figures: all data arrives whatever is lost, equal seeds give equal runs, and switches may change the traffic.
+//! Tests of the engine for figures: all data arrives, whatever is lost; equal seeds give equal runs, and switches may change the traffic.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -74,7 +74,7 @@ proptest! {
         let config = FlowConfig { variant, growth, handshake, max_window, ..FlowConfig::default() };
         let (mut network, flow, ..) = line(seed, &link, &config, bytes);
         network.start(flow);
-        prop_assert!(network.run_flows(FOREVER), "not complete");
+        prop_assert!(network.run_flows(FOREVER), "not all flows completed");
         prop_assert_eq!(network.receiver(flow).delivered(), bytes);
         network.run_until(FOREVER);
         prop_assert_eq!(network.sender(flow).poll_timeout(), None);
@@ -88,7 +88,8 @@ fn a_full_connection_opens_transfers_and_closes_at_the_speed_of_its_link() {
     network.start(flow);
     assert!(network.run_flows(FOREVER));
     // SYN, SYN-ACK, data with FIN, and the acknowledgement of the FIN have 40, 40, 1500 and 40 bytes. Each takes 20 ms, and each byte takes
-    // 0.8 µs on each of two links. The ACK of the handshake is sent just before the data and delays the data by 40 bytes once.
+    // 0.8 µs on each of two links. The ACK of the handshake is sent just before the data, and delays the data once, by the transmission
+    // time of its 40 bytes.
     let expected = Instant::from_nanos(80_000_000 + 800 * (2 * (40 + 40 + 1500 + 40) + 40));
     assert_eq!(network.sender(flow).completed(), Some(expected));
     network.run_until(FOREVER);
@@ -147,7 +148,7 @@ fn selective_acknowledgements_repair_what_cumulative_ones_need_a_timeout_for() {
 }
 
 /// RFC 8985 §3.1: RACK detects a lost tail and a lost retransmission by time, where RFC 6675 needs the retransmission timer. The flows are
-/// short, so that there are many tails. A lost SYN, which one in 25 flows has, waits for the timer in any case.
+/// short, so that there are many tails. One flow in 25 loses its SYN or the answer to it, and waits for the timer in any case.
 #[test]
 fn time_and_probes_repair_what_selective_acknowledgements_need_a_timeout_for() {
     let timeouts = |variant| {
@@ -239,7 +240,7 @@ impl Logic for Meddler {
     fn handle_timeout(&mut self, now: Instant, out: &mut SwitchOutbox) {
         if self.again_at.is_some_and(|at| at <= now) {
             self.again_at = None;
-            out.send(self.syn.expect("held since then"));
+            out.send(self.syn.expect("the SYN is held until the timer expires"));
         }
     }
 

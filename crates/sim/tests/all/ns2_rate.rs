@@ -1,5 +1,5 @@
-//! Compares the simulator with ns-2: the throughput, the queue, and the number of surges of drops. The scenario is the HALR thesis' with
-//! two strings (§7.4), without rate control.
+//! Compares the simulator with ns-2: the throughput, the queue, and the number of surges of drops. The scenario is the HALR thesis' cluster
+//! with two strings (§7.4), without rate control.
 
 use crate::ns2::{number, rows};
 use proto::Instant;

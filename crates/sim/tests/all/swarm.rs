@@ -12,7 +12,7 @@ use steadfast_sim::swarm::{
 const RUNS: u64 = 100;
 /// Maximum number of runs that aim at each defect. If no run breaks a rule, the checkers cannot see the defect, and the test fails.
 const SEEDS: u64 = 60;
-/// The test stops playing runs of a defect when this many have noticed the defect.
+/// The test stops playing runs of a defect when this many runs have noticed the defect.
 const NOTICED: usize = 8;
 
 #[test]
@@ -153,7 +153,7 @@ fn every_defect_of_a_node_is_noticed_and_every_property_has_its_checker() {
         hidden.extend(rules.is_empty().then_some(defect));
         all.extend(rules);
     }
-    assert_eq!(hidden, [], "not noticed in {SEEDS} runs each");
+    assert_eq!(hidden, [], "defects that were not noticed in {SEEDS} runs each");
     for rule in [
         "input commit",
         "output commit",

@@ -1,6 +1,7 @@
-//! Small scenarios in which the swarm (docs/swarm.md) found a broken rule. Today no scenario breaks a rule. Each comment describes the run
-//! that broke the rule. For each defect that only the swarm has found, one scenario breaks a rule if the defect is put back. If a change of
-//! the simulator makes this scenario hold, `steadfast-lab swarm --defect NAME` finds another scenario.
+//! Small scenarios in which the swarm (docs/swarm.md) found a broken rule. Today none of them breaks a rule, unless its nodes have a
+//! defect. Each comment describes the run that broke the rule. For each defect that only the swarm has found, one scenario breaks a rule if
+//! the defect is put back. If a change of the simulator makes this scenario hold, `steadfast-lab swarm --defect NAME` finds another
+//! scenario.
 
 use steadfast_sim::pair::Defect;
 use steadfast_sim::swarm::{Scenario, play};
@@ -155,8 +156,8 @@ fn a_broken_path_is_survived() {
     hold([scenario!("seed-52630019763")]);
 }
 
-/// A fenced node came back. It had not heard yet that it was the wire again, so it told its peer that it was mute. The peer had the node
-/// fenced at once.
+/// A fenced node came back. It had not heard yet that it was the wire again, so it told its peer that it was mute. So the peer fenced the
+/// node immediately.
 #[test]
 fn a_mute_peer_is_not_fenced_at_once() {
     hold([scenario!("seed-52620024137")]);
@@ -189,8 +190,8 @@ fn a_wire_that_answers_may_have_taken_over() {
     hold([scenario!("seed-77330123455")]);
 }
 
-/// The wire's agent was stopped. When it continued, it read an old message in which its primary yielded the service. So the agent had the
-/// primary fenced. But meanwhile the primary had claimed the VIP and had the wire fenced, too.
+/// The wire's agent was stopped. When it continued, it read an old message in which its primary yielded the service. So the agent fenced
+/// the primary. But meanwhile the primary had claimed the VIP and fenced the wire, too.
 #[test]
 fn who_reads_that_the_other_one_claims_waits_with_its_fence() {
     hold([scenario!("seed-77340152645")]);
@@ -203,8 +204,8 @@ fn an_old_packet_of_a_deposed_primary_reaches_nobody() {
     hold([scenario!("seed-88460380556")]);
 }
 
-/// Both nodes failed at once, so no node knew a handshake that was under way. Afterwards, the SYN-ACK that had been sent before reached the
-/// client.
+/// Both nodes failed at the same time, so no node knew a handshake that was under way. Afterwards, the SYN-ACK that had been sent before
+/// reached the client.
 #[test]
 fn a_syn_ack_may_outlive_its_handshake() {
     hold([scenario!("seed-88430198351")]);
@@ -217,8 +218,7 @@ fn a_segment_that_a_server_may_refuse_need_not_be_restored() {
     hold([scenario!("seed-88500617813")]);
 }
 
-/// An agent that had taken over died. The next agent did not wait for its fence delay before it had the peer fenced, so both nodes were
-/// fenced.
+/// An agent that had taken over died. The next agent did not wait for its fence delay before it fenced the peer, so both nodes were fenced.
 #[test]
 fn a_new_agent_does_not_fence_at_once() {
     hold([scenario!("seed-361700017845")]);
@@ -238,8 +238,8 @@ fn a_copied_state_dies_with_its_server() {
     hold([scenario!("server-of-wire-restarted")]);
 }
 
-/// The wire's path broke after the wire had asked for the right to speak. So the wire left, and the primary had it fenced. When the path
-/// worked again, the wire still acted on its earlier request and had the primary fenced.
+/// The wire's path broke after the wire had asked for the right to speak. So the wire left, and the primary fenced the wire. When the path
+/// worked again, the wire still acted on its earlier request and fenced the primary.
 #[test]
 fn a_wire_that_had_left_fences_nobody_for_an_older_wish() {
     hold([scenario!("seed-683010088180")]);
@@ -259,7 +259,7 @@ fn only_the_latest_heartbeat_counts() {
     hold([scenario!("seed-683040343914"), scenario!("seed-683050425064")]);
 }
 
-/// The survivor still had to send the rest of a reply when the next request failed. The survivor reset the connection at once, so the
+/// The survivor still had to send the rest of a reply when the next request failed. The survivor reset the connection immediately, so the
 /// client did not get the rest of the reply.
 #[test]
 fn a_reset_does_not_overtake_an_earlier_reply() {
@@ -281,7 +281,7 @@ fn a_kernel_is_probed_over_every_link() {
 }
 
 /// The primary's agent was stopped for longer than the agent timeout. So the primary needed the wire's confirmation that the wire had not
-/// taken over. The wire's machine stood still and could not confirm it.
+/// taken over. The wire's machine stood still and could not confirm this.
 #[test]
 fn a_primary_in_doubt_ends_its_connections() {
     hold([scenario!("seed-851840347569"), scenario!("seed-851840347909")]);
@@ -333,8 +333,8 @@ fn a_connection_that_no_server_has_is_lost() {
     hold([scenario!("seed-1395770597092")]);
 }
 
-/// The primary's machine stood still. Meanwhile the wire's path was broken for a moment, so the wire left. It had not come back when the
-/// primary went on.
+/// The primary's machine stood still. Meanwhile the wire's path was broken for a moment, so the wire left. The wire had not come back when
+/// the primary went on.
 #[test]
 fn a_wire_that_leaves_confirms_too() {
     hold([scenario!("seed-1506890754343")]);

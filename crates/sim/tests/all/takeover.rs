@@ -57,7 +57,7 @@ fn opaque() {
     );
 }
 
-/// When a long reply is cut, the survivor's application is asked for the rest of it only.
+/// When a long reply is cut, the survivor's application is asked only for the rest of the reply.
 #[test]
 fn rests() {
     let mut partial = 0;
@@ -172,7 +172,7 @@ fn cut() {
         let (lan, beats) = (pair.lan, pair.heartbeats);
         pair.cut(lan, at(moment), at(moment + back));
         pair.cut(beats, at(moment), at(moment + back));
-        // Meanwhile the primary cannot claim the VIP. Afterwards it comes back as the wire.
+        // Until the cut ends, the primary cannot claim the VIP. After the cut, it comes back as the wire.
         let own_path = pair.own_path;
         pair.cut(own_path, at(Duration::ZERO), at(moment + back));
         let complaints = pair.run(at(LIMIT));
@@ -188,7 +188,7 @@ fn false_alarm() {
         let back = draw.time(Duration::from_secs(3)) + MS * 50;
         let beats = pair.heartbeats;
         pair.cut(beats, at(moment), at(moment + back));
-        // Meanwhile the primary cannot claim the VIP. Afterwards it comes back as the wire.
+        // Until the cut ends, the primary cannot claim the VIP. After the cut, it comes back as the wire.
         let own_path = pair.own_path;
         pair.cut(own_path, at(Duration::ZERO), at(moment + back));
         let complaints = pair.run(at(LIMIT));

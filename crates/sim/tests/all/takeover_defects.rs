@@ -1,4 +1,4 @@
-//! Tests the judge: for each known defect of a takeover, it must notice at least one takeover that the defect breaks.
+//! Tests the judge: for each known defect of a takeover, the judge must notice at least one takeover that the defect breaks.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;

@@ -77,13 +77,13 @@ fn what_was_lost_with_the_primary_is_said_again_at_once() {
         pair.cut(path, at(116 * MS), at(140 * MS)); // the request arrives, the reply does not
         pair.power_off(at(118 * MS));
         pair.world.run_until(at(500 * MS));
-        let (talk, _) = pair.talk(0).expect("it is open");
+        let (talk, _) = pair.talk(0).expect("the connection is open");
         assert!(talk.is_complete(), "{policy:?}: {talk:?}");
         finish_whole(&mut pair);
     }
 }
 
-/// The wake-up's timestamp clock was up to two ticks ahead of the socket's, so the client dropped the socket's next segments (PAWS).
+/// The wake-up's timestamp clock was up to two ticks ahead of the socket's clock, so the client dropped the socket's next segments (PAWS).
 #[test]
 fn the_wake_up_and_the_socket_have_one_clock() {
     for phase in 0..40 {
@@ -255,9 +255,9 @@ fn a_wire_is_heard_while_it_takes_over_many_connections() {
     finish_whole(&mut pair);
 }
 
-/// A cut of all cables of the primary ends. An outside host answered the primary before the other node's next heartbeat came. So the
-/// primary spoke too, in the same epoch, and continued connections that the other node had continued already. A client whose reply was
-/// lost then waited for ever.
+/// A cut of all cables of the primary ended. An outside host answered the primary before the other node's next heartbeat came. So the
+/// primary spoke too, in the same epoch, and continued connections that the other node had continued already. A client whose reply was lost
+/// then waited for ever.
 #[test]
 fn a_cut_that_ends_makes_no_second_voice() {
     for phase in 0..20 {

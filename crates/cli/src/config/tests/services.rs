@@ -126,7 +126,7 @@ fn what_becomes_of_a_full_log_is_said_in_one_word() {
 fn limits_hold_between_fields() {
     assert_one(
         &and("[log]\nper_connection_mb = 3000\n"),
-        "16: log.per_connection_mb: is 3000 MB, more than total_mb (2048 MB); allowed: at most that",
+        "16: log.per_connection_mb: is 3000 MB, more than total_mb (2048 MB); allowed: at most total_mb",
     );
     assert_one(
         &and("[detector]\nheartbeat_ms = 1000\n"),

@@ -1,5 +1,5 @@
-//! Hands live sockets over to the keeper, and knows what happens to them there. A thread of its own talks to the keeper, so that the next
-//! connection's takeover does not wait.
+//! Hands live sockets over to the keeper, and knows what then becomes of their connections. A separate thread talks to the keeper, so that
+//! the takeover of the next connection does not wait for the keeper.
 
 mod serve;
 
@@ -152,7 +152,7 @@ impl RelayedConnections {
         }
     }
 
-    /// Whether the keepers have every connection that they were given.
+    /// Whether the keepers have taken or refused every connection that was given to the thread. Also true if the thread has ended.
     pub fn is_settled(&self) -> bool {
         let is_done =
             |thread: &RelayThreadHandle| self.told().settled == self.given || thread.handle.is_finished();
@@ -295,7 +295,7 @@ mod tests {
         SocketAddr::from(([192, 0, 2, 9], port))
     }
 
-    /// A relay that has taken over connections of the ports 1, 2, …, whose sockets have these owners.
+    /// A relay that has taken over connections of client ports 1, 2, …. `owners` are the owners of their sockets, in this order.
     fn relay(owners: impl IntoIterator<Item = SocketOwner>) -> RelayedConnections {
         let taken = (1..).zip(owners).map(|(id, owner)| {
             let client = client(u16::try_from(id).unwrap());

@@ -146,7 +146,7 @@ impl RelayThread {
                 self.relays = false;
                 tracing::error!(
                     error = format!("{error:#}"),
-                    "no keeper answers or starts: the next takeover would save nothing"
+                    "no keeper answers or starts: the next takeover could continue no connection"
                 );
             }
         }
@@ -189,7 +189,7 @@ impl RelayThread {
                 let resume = resume.clone();
                 (AdoptionPlan::Replica { resume }, input)
             }
-            // The same holds for an application that starts anew.
+            // An application that starts anew reads on, too.
             Ok(Restart::Replay { resume }) => {
                 let input = log.parts(Offset::ZERO..frontier).collect();
                 let resume = resume.clone();

@@ -49,7 +49,7 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Sends `per_s` segments per second from `client`'s interface to `service`, or as many as possible.
+    /// Starts a thread that sends segments from `client`'s interface to `service`: `per_s` per second, or fewer if the machine is too slow.
     ///
     /// # Errors
     /// If the socket cannot be opened.

@@ -34,11 +34,11 @@ pub struct Idle {
     pub survived: u64,
     /// Growth of the backup's agent per connection, in bytes of RssAnon.
     pub agent_bytes_each: f64,
-    /// The same for the primary's agent.
+    /// Growth of the primary's agent per connection, in bytes of RssAnon.
     pub primary_agent_bytes_each: f64,
     /// Growth of the backup's agent per connection, after all connections were taken over.
     pub agent_bytes_each_after: f64,
-    /// The same for the backup's keeper.
+    /// Growth of the backup's keeper per connection, after all connections were taken over.
     pub keeper_bytes_each_after: f64,
     /// Peak growth of the keeper per connection, while all connections exchange 1 KB again and close.
     pub keeper_bytes_each_talking: f64,
@@ -46,7 +46,7 @@ pub struct Idle {
     pub first_live_ms: f64,
     /// From the first to the last live connection, in milliseconds.
     pub all_live_ms: f64,
-    /// `all_live_ms` per connection, in microseconds.
+    /// `all_live_ms` divided by the number of connections restored after the first one, in microseconds.
     pub restore_us_each: f64,
     /// Entries of the eBPF maps `held` and `undecided` once the clients are gone.
     pub held_entries_after: u64,
@@ -129,7 +129,7 @@ fn take_over(testbed: &BenchTestbed) -> Result<ReportedTakeover> {
     }
 }
 
-/// Time from the declaration to the first live connection, and from there to the last live connection, in milliseconds.
+/// Two times in milliseconds: from the declaration to the first live connection, and from the first to the last live connection.
 fn times(takeover: &ReportedTakeover) -> Result<(f64, f64)> {
     let (Some(first), Some(last)) = (takeover.first_live_ns, takeover.last_live_ns) else {
         anyhow::bail!("no connection was live: {takeover:?}")

@@ -39,12 +39,13 @@ const SHORT_SECONDS: f64 = 3.0;
 /// Number of missed heartbeats in a default configuration. A failure is detected within 80 ms.
 const MISSED_DEFAULT: u32 = 4;
 
-/// Measure protection with many connections: during a SYN flood, with 3,000 new connections per second, through a
-/// takeover of thousands of idle connections, and while connections begin and end for minutes.
+/// Measure protection with many connections: during a SYN flood, during a flood of segments that belong to no connection,
+/// with 3,000 new connections per second, through a takeover of thousands of idle connections, and during churn
+/// (connections begin and end all the time).
 ///
-/// Client, router and both nodes share this machine. Tests that compare with plain forwarding alternate with it in each
-/// round, and only the ratios are meaningful. A calibration of the machine is printed beside absolute times. Memory is
-/// RssAnon.
+/// Client, router and both nodes share this machine. Tests that compare with plain forwarding measure both in turns in
+/// each round. Only the ratio of the two results is meaningful. A calibration of the machine is printed beside absolute
+/// times. Memory is RssAnon.
 #[derive(Clone, Debug, Args)]
 pub struct ScaleBenchOptions {
     #[command(flatten)]
@@ -64,7 +65,8 @@ pub struct ScaleBenchOptions {
     /// New connections offered per second.
     #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     new: u32,
-    /// Minutes of churn. Growth is judged only in runs of at least 2.5 minutes, because the first 1.5 are warm-up.
+    /// Minutes of churn. Growth of memory and of the tables is judged only in runs of at least 2.5 minutes, because the
+    /// first 1.5 minutes are warm-up.
     #[arg(long, default_value_t = 0.2, value_parser = minutes)]
     minutes: f64,
     /// Minutes for which all CPUs are saturated beside an idle pair.
@@ -125,7 +127,8 @@ impl ScaleContext<'_> {
     }
 }
 
-/// Runs the requested parts one after the other, each in networks of its own.
+/// Runs the requested tests. The tests that compare with plain forwarding share two testbeds and are run in turns ([`take_rounds`]). Each
+/// other test has a testbed of its own.
 fn find(options: &ScaleBenchOptions, daemon: &Path, teardown: &Teardown) -> Result<ScaleResults> {
     let directory = in_memory(&format!("scale-{}", std::process::id()), teardown)?;
     let files = [(SEED, SMALL_BYTES), (SEED, BULK_BYTES)];

@@ -1,4 +1,4 @@
-//! The report: results and targets.
+//! The report of `bench scale`: results and targets.
 
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ use crate::bench::target::{self, BenchTarget, Bound, median};
 pub struct ScaleResults {
     /// Rounds of plain forwarding, then rounds of steadfast.
     pub rounds: [VariantRounds; 2],
-    /// Whether both nodes were duplex after each turn, and neither node has changed its role since the first turn.
+    /// Whether both nodes were duplex after each round, and neither node changed its role during the rounds.
     pub is_whole: Option<bool>,
     /// Idle connections and their takeover.
     pub idle: Option<Idle>,
@@ -33,15 +33,15 @@ pub struct VariantRounds {
     pub flooded: Vec<f64>,
     /// SYNs per second of the flood.
     pub syns: Vec<f64>,
-    /// Downloads during a SYN flood, on a link of 10 Gbit/s.
+    /// Downloads during a SYN flood on a link of 10 Gbit/s, in 10⁹ bytes per second.
     pub link_flooded: Vec<f64>,
-    /// SYNs per second of that flood.
+    /// SYNs per second of the flood on the link of 10 Gbit/s.
     pub link_syns: Vec<f64>,
-    /// Downloads during a flood of segments that belong to no connection, on a link of 1 Gbit/s.
+    /// Downloads during a flood of segments that belong to no connection, on a link of 1 Gbit/s, in 10⁹ bytes per second.
     pub stray_flooded: Vec<f64>,
-    /// Segments per second of that flood.
+    /// Segments per second of the flood on the link of 1 Gbit/s.
     pub strays: Vec<f64>,
-    /// Short connections.
+    /// Results of the short connections.
     pub new: Vec<Shorts>,
 }
 
@@ -271,7 +271,7 @@ impl ScaleBenchReport {
         self.churn.iter().for_each(print_churn);
         if let Some(saturated) = &self.saturated {
             say!(
-                "saturated, {} min, {} spinners: {} role changes; simplex in {} of {} looks",
+                "saturated, {} min, {} spinners: {} role changes; simplex in {} of {} samples",
                 saturated.minutes,
                 saturated.spinners,
                 saturated.role_changes,

@@ -24,7 +24,7 @@ pub struct Shorts {
     pub completed: u64,
     /// Number of failed connections.
     pub failed: u64,
-    /// Why the first of them failed.
+    /// The error of the first failed connection.
     pub first_failure: Option<String>,
     /// Completed connections per second, from the start until the last completion.
     pub per_s: f64,

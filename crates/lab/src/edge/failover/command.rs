@@ -26,7 +26,7 @@ impl Lab for EdgeFailoverOptions {
         }
         if self.baseline && (self.edges > 1 || self.fault.is_of_edge()) {
             return wrong(
-                "--baseline: the lab changes the routes of one string and of one edge at each side",
+                "--baseline: possible only for the failure of a string, with --edges 1; the lab itself changes the routes",
             );
         }
         if self.nat && self.strings > 2 {

@@ -16,7 +16,7 @@ pub struct FailoverSpan {
     pub fault_ns: u64,
     /// When the first edge had moved the flows.
     pub completed_ns: u64,
-    /// When both edges had moved them.
+    /// When both edges had moved the flows.
     pub ended_ns: u64,
     /// One-way delay between the two ends.
     pub one_way: Duration,
@@ -26,9 +26,9 @@ pub struct FailoverSpan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FlowLoss {
-    /// Its SYN, or the answer to it.
+    /// The flow's SYN or SYN-ACK.
     Syn,
-    /// Later packets.
+    /// Only packets after the SYN and the SYN-ACK.
     Data,
 }
 
@@ -88,8 +88,8 @@ impl FailoverSpan {
         lost.or_else(|| self.is_stalled(flow).then_some(FlowLoss::Data))
     }
 
-    /// Whether no new byte came shortly before the end of the failover, although the flow had begun before and continued afterwards. Such a
-    /// flow has lost acknowledgements.
+    /// Whether no new byte came shortly before the end of the failover, although the flow had begun earlier and continued after the
+    /// failover. Such a flow has lost acknowledgements.
     fn is_stalled(self, flow: &TracedFlow) -> bool {
         let still = (self.one_way * 2 + MARGIN).as_nanos() as u64;
         let from = self.completed_ns.saturating_sub(still);

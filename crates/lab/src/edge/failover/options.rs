@@ -1,4 +1,4 @@
-//! The command's options.
+//! The options of `steadfast-lab edge-failover`, and the flows of its runs.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -110,7 +110,7 @@ pub enum HitEdge {
 }
 
 impl HitEdge {
-    /// The index of its side.
+    /// Index of the edge's side: 0 for the clients, 1 for the servers.
     pub const fn side(self) -> usize {
         match self {
             Self::R1 => 0,

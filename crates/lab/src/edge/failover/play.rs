@@ -1,4 +1,4 @@
-//! A run: its steps, in order.
+//! A run of `edge-failover`: its steps, in order.
 
 use std::time::Duration;
 

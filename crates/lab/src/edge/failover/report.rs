@@ -324,7 +324,8 @@ impl EdgeFailoverFindings {
     }
 
     /// Whether the flows continued sooner with local recovery than without it. If not, the run does not show that local recovery helps.
-    /// Also true if only one of the two variants was played, if a variant has no restart gap, or if the fault hits an edge.
+    /// Also true if a flow never continued without local recovery, if only one of the two variants was played, if a variant has no restart
+    /// gap, or if the fault hits an edge.
     fn recovery_helps(&self) -> bool {
         let (Some(with), Some(without)) = (&self.with, &self.without) else {
             return true;
@@ -345,7 +346,8 @@ impl EdgeFailoverFindings {
 
 impl LabFindings for EdgeFailoverFindings {
     fn holds(&self) -> bool {
-        // With local recovery, a short failover may hit no flow. This counts as a success only if flows were hit without local recovery.
+        // A short failover may hit no flow. This counts as a success only if flows were hit without local recovery, or if the fault hits an
+        // edge.
         let would_hit = self.without.as_ref().is_some_and(|side| side.flows_hit > 0);
         let may_hit_none = self.fault.is_of_edge() || would_hit;
         let restarts = [&self.with, &self.baseline]

@@ -1,4 +1,4 @@
-//! The measuring client itself.
+//! The measuring client: reads a plan, carries out its flows, and writes a report.
 
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
@@ -25,7 +25,7 @@ const HEADER_MAX: usize = 8 << 10;
 /// The `main` of a measuring client.
 ///
 /// # Errors
-/// The plan cannot be read. Flows that fail are no error. They are in the report.
+/// If the plan cannot be read. Failed flows are no error: the report has them.
 pub fn main() -> Result<()> {
     let mut text = String::new();
     io::stdin().read_to_string(&mut text).context("read the plan")?;

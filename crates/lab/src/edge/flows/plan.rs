@@ -15,9 +15,9 @@ pub struct FlowPlan {
     pub start_ns: u64,
     /// When flows that are not complete are stopped, in milliseconds after time 0.
     pub until_ms: u64,
-    /// Whether the stop is part of the plan. Otherwise a flow that is stopped has failed.
+    /// Whether flows may still be incomplete at `until_ms`. If not, a flow that is stopped has failed.
     pub may_stop: bool,
-    /// The flows. Flow *i* transfers the pattern `seed + i`, or a download the pattern `seed`.
+    /// The flows. If flow *i* is an upload, it transfers the pattern `seed + i`. All downloads transfer the pattern `seed`.
     pub flows: Vec<PlannedFlow>,
     /// Seed of the patterns.
     pub seed: u64,
@@ -63,16 +63,16 @@ pub struct FlowOutcome {
     pub arrived_ns: u64,
     /// When the handshake was complete.
     pub connected_ns: Option<u64>,
-    /// When the reply was complete.
+    /// When the flow was complete (with both FINs), failed or was stopped.
     pub ended_ns: u64,
-    /// Content bytes that were received, or written to the socket.
+    /// Content bytes that a download has received, or that an upload has written to the socket.
     pub bytes: u64,
     /// Why the flow failed.
     pub failure: Option<String>,
 }
 
 impl FlowPlan {
-    /// The path of flow number `index` at the server.
+    /// The URL path that flow number `index` requests.
     pub fn path(&self, index: usize) -> String {
         let flow = &self.flows[index];
         match flow.direction {

@@ -1,4 +1,4 @@
-//! Implements [`Lab`] for the command.
+//! Implements [`Lab`] for `steadfast-lab edge-rate`.
 
 use anyhow::Result;
 

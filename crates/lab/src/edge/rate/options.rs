@@ -26,7 +26,7 @@ use crate::run::RunOptions;
 /// control.
 #[derive(Clone, Debug, Args)]
 pub struct EdgeRateOptions {
-    /// Rate of the string that fails, and of the other one, as a ratio.
+    /// Ratio of the two strings' rates: the string that fails, to the string that is left.
     #[arg(long, value_enum, default_value_t)]
     pub strings: StringRatio,
     /// Number of flows, on both strings together.
@@ -62,10 +62,10 @@ pub struct EdgeRateOptions {
     /// Round-trip time between clients and servers, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 98, value_parser = clap::value_parser!(u32).range(1..=2000))]
     pub rtt: u32,
-    /// Let the edges measure the round-trip time. Otherwise they are told.
+    /// Let the edges measure the round-trip time. Otherwise their configuration states it.
     #[arg(long)]
     pub measured_rtt: bool,
-    /// Let clients and servers send segments of up to 64 KB, which a network card would cut (TSO). They are cut before each string.
+    /// Let clients and servers send segments of up to 64 KB, which a network card would cut (TSO). The kernel cuts them before each string.
     #[arg(long)]
     pub large_segments: bool,
     /// Without edges: routes are changed when the failover time has passed. This run must fail.
@@ -84,10 +84,10 @@ pub struct EdgeRateOptions {
 /// When the flows of a run begin, and how much they transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RateLoad {
-    /// They begin in the first two seconds, and go on until the run ends.
+    /// The flows begin in the first two seconds, and go on until the run ends.
     #[default]
     Endless,
-    /// They begin one after the other, before and after the failure, and each transfers `bytes` (section 7.4 of the HALR thesis).
+    /// The flows begin one after the other, before and after the failure. Each transfers `bytes` (section 7.4 of the HALR thesis).
     Arriving {
         /// Time between the beginnings of two flows.
         gap: Duration,
@@ -110,7 +110,7 @@ pub enum StringRatio {
     #[value(name = "2:1")]
     #[serde(rename = "2:1")]
     Half,
-    /// A quarter of it is left.
+    /// A quarter of the failed string's rate is left.
     #[value(name = "4:1")]
     #[serde(rename = "4:1")]
     Quarter,
@@ -135,12 +135,12 @@ pub enum CongestionOption {
     Cubic,
     /// As in the HALR thesis.
     Reno,
-    /// It paces by its own estimate of the bandwidth.
+    /// Paces by its own estimate of the bandwidth.
     Bbr,
 }
 
 impl CongestionOption {
-    /// The name that the kernel gives it.
+    /// The kernel's name for this congestion control.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cubic => "cubic",
@@ -152,7 +152,7 @@ impl CongestionOption {
 
 /// Time from the first flow to the failure with [`RateLoad::Endless`].
 const BEFORE: Duration = Duration::from_secs(4);
-/// Time in which the flows begin.
+/// Time in which the flows begin with [`RateLoad::Endless`], in microseconds.
 const ARRIVALS_US: u64 = 2_000_000;
 /// Time after the failover until shares and drops are judged.
 pub const SETTLING: Duration = Duration::from_secs(2);

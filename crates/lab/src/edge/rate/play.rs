@@ -1,4 +1,4 @@
-//! A run: its steps, in order.
+//! A run of `edge-rate`: its steps, in order.
 
 use std::time::Duration;
 
@@ -50,9 +50,9 @@ pub struct RateTimes {
     pub start: Instant,
     /// When the string failed.
     pub fault: Instant,
-    /// When both edges had moved its flows.
+    /// When both edges had moved the string's flows.
     pub completed: Instant,
-    /// From here on, shares and drops are judged.
+    /// When the time begins in which shares and drops are judged.
     settled: Instant,
     end: Instant,
 }
@@ -188,7 +188,7 @@ impl RateTestbed {
         })
     }
 
-    /// Ends the run, and reads what it has left.
+    /// Ends the run, and collects the emulators' counts and the captures.
     fn end(
         self,
         options: &EdgeRateOptions,

@@ -1,4 +1,4 @@
-//! The findings.
+//! The findings of `edge-rate`.
 
 use serde::Serialize;
 
@@ -33,7 +33,7 @@ pub struct EdgeRateFindings {
     throughput_ratio: Option<f64>,
 }
 
-/// One variant.
+/// The findings of one variant. The string is the one that is left.
 #[derive(Clone, Debug, Serialize)]
 pub struct RateSide {
     /// Jain's index of the flows' bytes from 2 s after the failover on.
@@ -42,7 +42,7 @@ pub struct RateSide {
     pub shares: FlowShares,
     /// Packets dropped at the string's full queue from 2 s after the failover on.
     pub drops_after_settling: u64,
-    /// Packets dropped there in the first 2 s after the failover.
+    /// Packets dropped at the string's full queue in the first 2 s after the failover.
     pub drops_while_settling: u64,
     /// Largest queue from 2 s after the failover on.
     pub queue_max_packets: usize,

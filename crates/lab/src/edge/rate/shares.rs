@@ -13,11 +13,11 @@ const BIN: Duration = Duration::from_millis(500);
 /// The flows' shares of the received bytes in a span of time. Only flows that began before the span are included.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct FlowShares {
-    /// Number of these flows.
+    /// Number of included flows.
     pub flows: usize,
     /// Jain's index of the bytes that each flow received in the whole span.
     pub jain: f64,
-    /// Mean of Jain's index in each half second.
+    /// Jain's index of each half second, averaged over all half seconds.
     pub jain_of_bins: f64,
     /// The smallest and the largest number of bytes that a flow received, divided by an equal share.
     pub least_and_most: [f64; 2],

@@ -5,15 +5,15 @@ use crate::figure::results::Results;
 /// Value of [`FigureClaim::paper`] for our own claims.
 pub const OURS: &str = "ours";
 
-/// A claim of the thesis, or one of our own.
+/// A claim of the HALR thesis or of the SCTP failover paper, or a claim of our own.
 pub struct FigureClaim {
     /// The claim's name in the table of claims: the figure's number and a letter.
     pub id: &'static str,
-    /// The section of the thesis.
+    /// The section of the thesis or of the paper.
     pub section: &'static str,
     /// The claim in our words.
     pub statement: &'static str,
-    /// The number that the thesis gives; empty if it gives none. [`OURS`] for our own claims.
+    /// The number that the thesis or the paper gives. Empty if no number is given. [`OURS`] for our own claims.
     pub paper: &'static str,
     /// The figure that shows the claim.
     pub figure: &'static str,
@@ -67,7 +67,7 @@ pub enum Expected {
 pub struct FigureClaimResult {
     /// Our result, as text.
     pub here: String,
-    /// The result of another program, as text, if there is one: of ns-2, or of the simulator for a claim on the kernel.
+    /// Another result for comparison, as text, if there is one: the result of ns-2, or for a claim on the kernel the simulator's result.
     pub beside: Option<String>,
     /// Whether the claim's rule holds for all flows.
     pub holds: bool,
@@ -98,7 +98,7 @@ impl FigureClaimResult {
 }
 
 impl FigureClaim {
-    /// Whether this is a claim of the thesis, not one of ours.
+    /// Whether this is a claim of the thesis or of the paper, not a claim of our own.
     pub fn is_of_thesis(&self) -> bool {
         self.paper != OURS
     }

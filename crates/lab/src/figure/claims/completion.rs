@@ -46,8 +46,8 @@ pub const CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Differs(
             "3 s for the SYN and 0.59 s for an undisturbed flow, plus one delayed acknowledgement of 0.1 s. ns-2 agrees \
-             if it gets Table I's initial window of one segment and its round trip of 100 ms; with ns-2's own two \
-             segments, 116 ms and 11 segments it is 4.01 s (12e)",
+             if it is given Table I's initial window (one segment) and round trip (100 ms). With ns-2's own initial \
+             window (two segments), a round trip of 116 ms and flows of 11 segments, the time is 4.01 s (12e)",
         ),
         find: |results| {
             let here = mean(syn_lost(results, HALF, 0.5, RecoveryPolicy::None)?.map(|(_, time)| time))?;
@@ -70,7 +70,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         expected: Expected::Differs(
             "the upper limit holds at the thesis' arrival times; between them, flows may wait for Reno's timer (18d). A \
              SYN that comes just before the failover's end does not wait, so the least time is an undisturbed flow's. \
-             At least 0.8 s would follow from 10 data segments",
+             The thesis' lower limit of 0.8 s would follow if the flow had 10 data segments (instead of 9)",
         ),
         find: |results| {
             let low = least(disturbed(results, HALF, 0.5, RecoveryPolicy::Lowest)?)?;
@@ -135,7 +135,9 @@ pub const CLAIMS: &[FigureClaim] = &[
         paper: "10.01 s",
         figure: "halr-13",
         evidence: ClaimEvidence::Simulation,
-        expected: Expected::Differs("the difference of 12b: 3.69 s and 6 s; 10.01 s in 12e"),
+        expected: Expected::Differs(
+            "for the reason in 12b: here it is 3.69 s + 6 s. With the values of 12e it is 10.01 s",
+        ),
         find: |results| {
             let here = longest_of_group(points(results, THREE, RecoveryPolicy::None)?)?;
             let theirs = longest_of_group(oracle::completions(3.0))?;
@@ -146,8 +148,8 @@ pub const CLAIMS: &[FigureClaim] = &[
         id: "12e",
         section: "7.2.2, 7.3",
         statement: "With ns-2's own initial window of two segments, 11 segments and a round trip of 116 ms, all five times \
-                    in the text come out: an undisturbed flow; a lost SYN at 0.5 s; the longest below 3 s; the group of \
-                    13a; the longest at 5 s",
+                    in the text come out: an undisturbed flow; a lost SYN with a failover of 0.5 s; the longest for \
+                    failovers below 3 s (within 0.01 s of 5.3 s); the group of 13a; the longest for a failover of 5 s",
         paper: "0.6; 4.01; < 5.3; 10; 11.2 s",
         figure: "halr-13",
         evidence: ClaimEvidence::Simulation,
@@ -212,8 +214,8 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "14b",
         section: "7.2.2",
-        statement: "With HALR a flow that arrives in the failover completes one undisturbed time after the failover's \
-                    end",
+        statement: "With HALR a flow that arrives in the failover needs as long after the failover's end as an undisturbed \
+                    flow needs in all",
         paper: "",
         figure: "halr-14",
         evidence: ClaimEvidence::Simulation,
@@ -232,7 +234,7 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "14c",
         section: "7.2.2",
-        statement: "HALR harms flows less than plain TCP, for each of the three failovers (mean of disturbed flows)",
+        statement: "A failover delays flows less with HALR than with plain TCP, for each of the three failovers (mean of disturbed flows)",
         paper: "",
         figure: "halr-14",
         evidence: ClaimEvidence::Simulation,
@@ -255,7 +257,7 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "18a",
         section: "7.3",
-        statement: "Without HALR and a failover below 3 s, the longest completion",
+        statement: "Longest completion without HALR, for failovers below 3 s",
         paper: "below 5.3 s",
         figure: "halr-18",
         evidence: ClaimEvidence::Simulation,
@@ -330,7 +332,7 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
         figure: "halr-18",
         evidence: ClaimEvidence::Simulation,
         expected: Expected::DiffersBetween(
-            "if the failover takes several segments of a window, HALR sends the first again; the second waits for \
+            "if the failover drops several segments of a window, HALR sends the first again; the second waits for \
              Reno's timer of 1.5 s, unless this timer has already run out during the failover. Few flows are hit like \
              that, and none with NewReno or with a cluster delay of 1 µs (docs/figures.md, Seeds)",
         ),
@@ -375,9 +377,9 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
                 let model = short_range(sweep, failover_s, RecoveryPolicy::None);
                 longest_off.push((model.max_s - first_s).abs() / first_s);
                 let off_s = (model.min_s - shortest_disturbed(results, failover_s)?).abs();
-                // The model's shortest disturbed flow loses a window 6 ms after the failover's beginning. Its timer may fire just after the
-                // failover's end, although the timer is a little shorter than the failover. No simulated flow loses a window at just this
-                // time.
+                // The model's shortest disturbed flow loses a window 6 ms after the failover's beginning. Its timer starts at that moment.
+                // So a timer that is up to 6 ms shorter than the failover still fires just after the failover's end. No simulated flow
+                // loses a window at just this time.
                 let is_lucky = |timer_s: &f64| (failover_s - 0.01..=failover_s).contains(timer_s);
                 if [1.5, 4.5, 10.5].iter().any(is_lucky) {
                     early.push(format!(
@@ -404,8 +406,9 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
         figure: "halr-19",
         evidence: ClaimEvidence::Model,
         expected: Expected::Differs(
-            "the model is too short by nearly as much after a single timeout: from half of the window on it counts with the \
-             steady state's throughput, but the window grows by one segment per round trip",
+            "the model is too short by nearly as much after a single timeout: as soon as slow start has reached half of the \
+             old window, the model assumes the steady state's throughput, but the simulated window grows from there by \
+             only one segment per two round trips",
         ),
         find: |results| {
             let flows = results.flows(LONG, RecoveryPolicy::None)?;
@@ -430,8 +433,8 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
             let (one_mean, one_most) = (mean(one.iter().copied())?, greatest(one)?);
             let (two_mean, two_most) = (mean(two.iter().copied())?, greatest(two)?);
             let here = format!(
-                "longest flow simulated {two_mean:.1} s longer with ssthresh 2 (at most {two_most:.1} s), and {one_mean:.1} s \
-                 after one timeout of data (at most {one_most:.1} s)"
+                "the longest simulated flow takes {two_mean:.1} s longer than the model says with ssthresh 2 (at most \
+                 {two_most:.1} s), and {one_mean:.1} s longer after one timeout of data (at most {one_most:.1} s)"
             );
             Some(FigureClaimResult::new(here, two_mean > 2.0 * one_mean))
         },
@@ -462,8 +465,8 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
             let (low, high) = spread(gaps.into_iter())?;
             let threshold = greatest(thresholds)?;
             let here = format!(
-                "for failovers up to 1.5 s {low:.1} to {high:.1} s between flows with one timeout of data and flows with \
-                 consecutive timeouts or a lost SYN, whose ssthresh is {threshold:.0}"
+                "for failovers up to 1.5 s, a gap of {low:.1} to {high:.1} s between flows with one timeout of data and flows \
+                 with several timeouts or a lost SYN, whose ssthresh is {threshold:.0}"
             );
             Some(FigureClaimResult::new(here, low > 0.5 && threshold == 2.0))
         },
@@ -471,9 +474,9 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
 ];
 
 /// Why a flow that arrives between the thesis' arrival times can take two more round trips.
-const SEVERAL_LOST: &str = "a failover takes the segments of a window that are within 3 ms of the cluster when it \
-    begins; at the thesis' arrival times that is at most one segment, between them rarely two or three, which Reno \
-    repairs one after the other (docs/figures.md, Seeds)";
+const SEVERAL_LOST: &str = "a failover drops the segments that are within 3 ms of the cluster when it begins. Of a flow \
+    that arrives at the thesis' times, that is at most one segment. Of a few flows that arrive between these times, it is two \
+    or three segments, and Reno repairs them one after the other (docs/figures.md, Seeds)";
 
 /// The longest completion times of the flows with one failover duration, in seconds.
 #[derive(Clone, Copy)]
@@ -560,7 +563,7 @@ fn sweep<'a>(results: &'a Results, scenario: &str) -> Option<&'a FlowSweep> {
     }
 }
 
-/// Whether a flow lost its SYN, or had consecutive timeouts: both leave a slow start threshold of two segments.
+/// Whether a flow lost its SYN, or had at least two timeouts. Either leaves a slow start threshold of two segments.
 fn is_slowed(row: &FlowRow) -> bool {
     row.syn_timeouts > 0 || row.timeouts >= 2
 }

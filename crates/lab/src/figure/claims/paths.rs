@@ -79,7 +79,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         "caro-4b",
         "SCTP III.2",
         "caro-4",
-        "4 % loss, PMR = 0: transfers with fewer than ten",
+        "4 % loss, PMR = 0: transfers with fewer than ten spurious failovers",
         "1 %",
         Expected::Holds,
         |results| at_most(results, 4, 0, 9)?.near(0.01, 0.0),
@@ -97,7 +97,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         "caro-4d",
         "SCTP III.2",
         "caro-4",
-        "4 % loss, PMR = 1: transfers with at most four",
+        "4 % loss, PMR = 1: transfers with at most four spurious failovers",
         "100 %",
         Expected::Holds,
         |results| at_most(results, 4, 1, 4)?.near(1.0, 1.0),
@@ -106,7 +106,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         "caro-4e",
         "SCTP III.2",
         "caro-4",
-        "8 % loss, PMR = 1: transfers with fewer than ten",
+        "8 % loss, PMR = 1: transfers with fewer than ten spurious failovers",
         "below 1 %",
         Expected::Holds,
         |results| at_most(results, 8, 1, 9)?.near(0.01, 0.0),
@@ -260,7 +260,7 @@ pub const CLAIMS: &[FigureClaim] = &[
 /// With at least this many transfers, a fraction of them is known to within about ten percentage points.
 const MANY: usize = 40;
 
-/// A part of a number of transfers.
+/// A share of transfers: `some` of `all`.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
     some: usize,
@@ -308,7 +308,8 @@ pub fn rows<'a>(results: &'a Results, scenario: &str) -> Option<impl Iterator<It
     (!rows.multipath.is_empty()).then(|| rows.multipath.iter())
 }
 
-/// The part of the transfers with this loss of the primary in percent and this PMR that have at most `failovers` spurious failovers.
+/// The share of transfers that have at most `failovers` spurious failovers, among the transfers with this loss of the primary path (in
+/// percent) and this PMR.
 fn at_most(results: &Results, loss: u32, path_max_retrans: u32, failovers: u32) -> Option<Share> {
     at_most_of(results, SPURIOUS, loss, path_max_retrans, failovers)
 }
@@ -330,7 +331,7 @@ pub fn at_most_of(
     (all > 0).then_some(Share { some, all })
 }
 
-/// The part that has a spurious failover.
+/// The share of transfers that have a spurious failover.
 fn spurious(results: &Results, loss: u32, path_max_retrans: u32) -> Option<Share> {
     let without = at_most(results, loss, path_max_retrans, 0)?;
     Some(Share {
@@ -339,13 +340,13 @@ fn spurious(results: &Results, loss: u32, path_max_retrans: u32) -> Option<Share
     })
 }
 
-/// The mean time of the transfers of a scenario that `is_of` selects.
+/// The mean time of those transfers of a scenario that `is_of` selects.
 pub fn time(results: &Results, scenario: &str, is_of: impl Fn(&MultipathRow) -> bool) -> Option<f64> {
     let of = rows(results, scenario)?.filter(|row| is_of(row));
     mean(of.filter_map(|row| row.completion_s))
 }
 
-/// The part of the time that PMR = 0 saves against PMR = 5, over these losses of the alternate path.
+/// The part of the time that PMR = 0 saves against PMR = 5, over these losses of the alternate path. All losses are in percent.
 pub fn saved_by_threshold(
     results: &Results,
     scenario: &str,

@@ -1,5 +1,6 @@
-//! §4.2 and §7.2.3: retransmission timeouts of flows of 1000 segments in Case 2. A flow whose SYN, or the answer to it, is lost does not
-//! belong to Case 2. The thesis does not say where the cluster is in Figures 15 to 17, so most claims are judged for both places.
+//! §4.2 and §7.2.3: retransmission timeouts of flows of 1000 segments in Case 2. The failover may lose packets of a Case 2 flow, but
+//! neither its SYN nor its SYN-ACK. The thesis does not say where the cluster is in Figures 15 to 17. So most claims are judged twice: with
+//! the cluster next to the destinations, and next to the sources.
 
 use super::claim::{ClaimEvidence, Expected, FigureClaim, FigureClaimResult, percent, seconds};
 use crate::figure::oracle::{self, TimeoutSetting};
@@ -315,7 +316,7 @@ fn is_alike(results: &Results, scenarios: TimeoutScenarios) -> Option<FigureClai
     ))
 }
 
-/// The share of the timeouts that HALR avoids: in failovers below 1 s, and in the others.
+/// The share of the timeouts that HALR avoids: in failovers below 1 s, and in longer failovers.
 fn avoided(results: &Results, scenarios: TimeoutScenarios, variant: &str) -> Option<[f64; 2]> {
     let with = flows(results, scenarios, variant, RecoveryPolicy::Lowest)?;
     let without = flows(results, scenarios, variant, RecoveryPolicy::None)?;

@@ -1,4 +1,4 @@
-//! Chapters 3 to 5: memory, congestion windows, unused flow time.
+//! Chapters 3 to 5 of the HALR thesis: memory, congestion windows, unused flow time.
 
 use model::failover::FlowRecovery as Modelled;
 use model::unused_flow_time::unused_flow_time_s;
@@ -245,7 +245,7 @@ const ROUND_TRIP_S: f64 = 0.1;
 /// Time in seconds from the first packet after the failover to the acknowledgement that lets the window grow. The receiver delays this
 /// acknowledgement until a second packet comes.
 const ACKNOWLEDGED_AFTER_S: f64 = 0.15;
-/// Sizes on Ethernet that §3.4 counts with, in bytes.
+/// Sizes of frames on Ethernet that §3.4 assumes, in bytes.
 const DATA_FRAME: f64 = 1_514.0;
 const SMALL_FRAME: f64 = 64.0;
 /// Sizes that the edges count, in bytes: from the IP header on.
@@ -259,7 +259,8 @@ struct HeldPackets {
     others: f64,
 }
 
-/// The first seed's memory. The edge counts packets and bytes, and all data packets have the same size.
+/// The peak of R1's cache in the first seed's run. The edge counts only packets and bytes. The number of data packets is computed from both
+/// counts, because all data packets have the same size, and so have all other packets.
 fn memory(results: &Results, scenario: &str, recovery: RecoveryPolicy) -> Option<HeldPackets> {
     let (_, rows) = results.scenarios.get(scenario)?;
     let row = rows

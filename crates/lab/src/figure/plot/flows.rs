@@ -188,8 +188,8 @@ pub fn fractions<'a>(rows: impl Iterator<Item = &'a FlowRow>) -> [f64; 5] {
     counts.map(|count| if all == 0.0 { 0.0 } else { count / all })
 }
 
-/// Fractions of the Case 2 flows by number of timeouts, as stacked bars: with HALR on the left, without on the right (Figures 15 to 17).
-/// One panel per variant.
+/// Fractions of the flows that the failover hits after their handshake (the thesis' Case 2), by number of timeouts. The fractions are
+/// stacked bars: with HALR on the left, without HALR on the right (Figures 15 to 17). One panel per variant.
 pub fn timeouts(scenario: &FigureScenario, rows: &Rows, _: Marks) -> Vec<Panel> {
     let Some(sweep) = sweep(scenario) else {
         return Vec::new();
@@ -252,7 +252,12 @@ fn timeouts_of(sweep: &FlowSweep, variant: &str, flows: &[&FlowRow]) -> Panel {
     });
     let theirs: Vec<_> = theirs.collect();
     if is_of_the_thesis(sweep) {
-        series.push(Series::new("ns-2's borders, without", NS2, Shape::Rings, theirs));
+        series.push(Series::new(
+            "ns-2: borders between the bar's parts, without HALR",
+            NS2,
+            Shape::Rings,
+            theirs,
+        ));
     }
     let categories = failovers
         .iter()
@@ -261,7 +266,7 @@ fn timeouts_of(sweep: &FlowSweep, variant: &str, flows: &[&FlowRow]) -> Panel {
     Panel {
         title: format!("TCP {variant}: timeouts per flow (left bar with HALR, right bar without)"),
         x: Axis::of("failover time (s)", categories),
-        y: Axis::new("fraction of the Case 2 flows", 0.0, 1.0),
+        y: Axis::new("fraction of flows hit after handshake", 0.0, 1.0),
         series,
         marks: Vec::new(),
     }

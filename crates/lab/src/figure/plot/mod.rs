@@ -15,7 +15,7 @@ pub const WITHOUT: Colour = Colour::Red;
 /// See [`WITH`].
 pub const NS2: Colour = Colour::Ink;
 
-/// A recovery's name in the legend, and its colour.
+/// A recovery policy's name in the legend, and its colour.
 pub const fn recovery(recovery: RecoveryPolicy) -> (&'static str, Colour) {
     match recovery {
         RecoveryPolicy::None => ("without HALR", WITHOUT),

@@ -15,7 +15,7 @@ use crate::figure::scenario::FigureScenario;
 
 /// A loss as a whole number of percent.
 pub fn percent_of(loss: f64) -> u32 {
-    // Losses are probabilities.
+    // A loss is a probability, so the result is at most 100.
     (loss * 100.0).round() as u32
 }
 
@@ -156,7 +156,7 @@ pub fn times(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
 }
 
 /// Timeouts and throughput of all associations together, in each second after the primary path's failure (section V). Means of all seeds.
-/// One pair of panels per queue.
+/// One pair of panels per kind of queue.
 pub fn synchronization(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     let queues: BTreeSet<CoreQueue> = rows.shared_paths.iter().map(|row| row.queue).collect();
     let of_queue = |queue: CoreQueue| {

@@ -1,4 +1,4 @@
-//! Input, output and open commit.
+//! Tests of the rules input-commit, output-commit and open-commit.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Agents come and go.
+//! Tests of the keeper's control socket: agents that connect, disconnect and give connections, several keepers, and the keeper's end.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::thread;

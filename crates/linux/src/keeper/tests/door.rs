@@ -1,4 +1,4 @@
-//! Many connections come at once to an application whose listener queues few.
+//! Tests with many simultaneous connections to an application whose accept queue is short.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::keeper::ConnectionEnding;
 const GET: &str = "GET / HTTP/1.1\r\n\r\n";
 const CLIENTS: u64 = 60;
 
-/// Number of connections that came to a full queue, over all listeners of this network namespace.
+/// Number of connections that came to a full accept queue, over all listeners of this network namespace.
 fn overflows() -> u64 {
     let text = fs::read_to_string("/proc/self/net/netstat").unwrap();
     let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
@@ -65,7 +65,7 @@ fn nobody_is_lost_in_a_short_queue() {
     assert_eq!(overflows(), before);
 }
 
-/// An application that has stopped accepting counts as gone.
+/// An application that has stopped accepting connections counts as unreachable.
 #[test]
 fn a_queue_that_stays_full_is_not_waited_for_for_ever() {
     let (_listener, address) = listen(1);
@@ -78,7 +78,7 @@ fn a_queue_that_stays_full_is_not_waited_for_for_ever() {
             client
         })
         .collect();
-    // The queue takes one more than its backlog.
+    // The accept queue takes one connection more than its backlog: the first two.
     for id in 2..6 {
         assert_eq!(
             lab.ended(id).ending,

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::keeper::{Adoption, AdoptionPlan, EndedStatus, KeeperClient, KeeperOptions, KeeperStatus, serve};
 
-/// Nothing that these tests wait for takes this long unless it is broken.
+/// Timeout for everything that these tests wait for. It expires only if something is broken.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A keeper and an agent that talks to it.
@@ -42,7 +42,7 @@ impl KeeperLab {
         Self::start(&directory.path().join("keeper"), change, Some(directory))
     }
 
-    /// A keeper that serves at `path`, in a folder that outlives it.
+    /// A keeper that serves at `path`. The folder of `path` must outlive the keeper.
     pub fn at(path: &Path, change: impl FnOnce(&mut KeeperOptions)) -> Self {
         Self::start(path, change, None)
     }

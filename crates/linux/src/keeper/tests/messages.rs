@@ -1,6 +1,6 @@
 //! Fuzz target (docs/fuzzing.md): the packets that the keeper receives over its socket.
 //!
-//! An input is a packet without its magic: either a 0 and the content, or a 1 and the content that the memfd holds.
+//! An input is a packet without its magic number: either a 0 and the content, or a 1 and the content that the memfd holds.
 
 use std::fs::File;
 use std::io::{IoSlice, Write};
@@ -15,7 +15,7 @@ use crate::keeper::input::LoggedInput;
 use crate::keeper::message::KeeperRequest;
 use crate::keeper::{Adoption, AdoptionPlan};
 
-/// The packet that an agent of this version would send: `input` behind the magic number.
+/// The packet that an agent of this version would send: the magic number, then `input`.
 fn packet(input: &[u8]) -> Vec<u8> {
     [channel::MAGIC.as_slice(), input].concat()
 }
@@ -26,7 +26,7 @@ fn receive(input: &[u8]) -> std::io::Result<Option<Received<KeeperRequest>>> {
     let mut files = Vec::new();
     let sent = match input.split_first() {
         Some((1, content)) => {
-            // First the file of the blob, then the memfd with the content.
+            // First a file that holds a part of the message's data (its blob), then the memfd with the content.
             for bytes in [b"spilled", content] {
                 let mut file = File::from(memfd_create(c"fuzz", MFdFlags::MFD_CLOEXEC)?);
                 file.write_all(bytes)?;

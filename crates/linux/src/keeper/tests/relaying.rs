@@ -1,4 +1,4 @@
-//! Bytes arrive, all of them, once.
+//! Tests that the keeper relays every byte exactly once.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -112,7 +112,8 @@ fn much_logged_input_goes_before_what_the_client_sends() {
     assert_eq!(lab.ended(1).ending, ConnectionEnding::Closed);
 }
 
-/// Spilled input reaches the keeper as an open file, not as bytes. Its order with the input from memory is kept.
+/// Spilled input reaches the keeper as an open file, not as bytes. The application gets the spilled input and the input from memory in the
+/// order of the log.
 #[test]
 fn spilled_input_goes_before_what_is_in_memory() {
     let directory = tempfile::tempdir().unwrap();

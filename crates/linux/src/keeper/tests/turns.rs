@@ -1,4 +1,4 @@
-//! Clients that wait for their first byte go first.
+//! Tests that clients that wait for their first byte go first.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Requests that change something. The keeper feeds the client's further input after the logged input. It answers a
-//! refused request after the requests before it. It does not give a request to an application a third time.
+//! Tests of requests that change something. The keeper gives the application the logged input, then the client's further input. The keeper
+//! answers a refused request after it has answered all earlier requests. It does not give a request to an application a third time.
 
 use std::io::Read;
 use std::time::Duration;

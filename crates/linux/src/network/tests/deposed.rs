@@ -9,7 +9,7 @@ use super::part::{PrimaryConnection, SERVICES, vips};
 use super::*;
 use crate::packet_socket::{FRAME_MAX, PacketSocket, VIRTIO_HEADER};
 
-/// The states of all TCP sockets of `service` but listeners, sorted.
+/// The states of all TCP sockets of `service` except listeners, sorted.
 fn states(node: &world::Namespace, service: SocketAddr) -> Vec<String> {
     let listing = node.command(&format!("ss -H -t -n -a state connected src {service}"));
     let state = |line: &str| line.split_ascii_whitespace().next().unwrap().to_owned();
@@ -41,7 +41,7 @@ fn connections(world: &RouterLan, listener: &TcpListener) -> Vec<PrimaryConnecti
     all
 }
 
-/// How many TCP segments from a service's port have come to `tap` before the datagram that `node` sends last.
+/// Number of TCP segments from a service's port that have come to `tap`. The count ends at a datagram that `node` sends for this purpose.
 fn segments(tap: &PacketSocket, node: &world::Namespace) -> usize {
     node.run(|| {
         let last = std::net::UdpSocket::bind("10.0.0.3:0").unwrap();
@@ -105,7 +105,7 @@ fn check(world: &RouterLan, network: &Network, listener: &TcpListener, service: 
     for conversation in &mut all[..2] {
         conversation.client.write_all(b"are you there?").unwrap();
     }
-    assert_eq!(segments(&tap, primary), 0, "a word was said");
+    assert_eq!(segments(&tap, primary), 0, "the deposed node sent a segment");
     let error = SockRef::from(&all[0].server).take_error().unwrap().unwrap();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted);
     for conversation in &all {

@@ -13,7 +13,7 @@ mod world;
 use super::*;
 use world::{RouterLan, assert_same, assert_same_soon};
 
-/// The plan of a node with services at `vips`, whose peer's address ends in `peer`.
+/// The plan of a node with services at `vips`. The addresses of the node's peer end in `peer`.
 fn plan(peer: u8, vips: &[&str]) -> NetworkPlan {
     let service = |vip: &&str| {
         let address: SocketAddr = vip.parse().unwrap();

@@ -1,4 +1,4 @@
-//! A node's part changes; its connections do not notice.
+//! Tests that a node's connections go on while the node's part ([`NetworkPart`]) changes.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -58,7 +58,7 @@ fn forward(world: &RouterLan) {
     backup.ip("-6 route replace 2001:db8::100/128 via 2001:db8::3 dev eth0");
 }
 
-/// Makes the router send packets to the VIPs to `node`.
+/// Makes the router send packets for the VIPs to `node`.
 fn lead_to(world: &RouterLan, node: &world::Namespace) {
     let mac = mac(node);
     for vip in vips() {

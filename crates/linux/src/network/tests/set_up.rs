@@ -264,5 +264,5 @@ fn an_interface_that_is_missing_is_named() {
     };
     let mut plan = plan(3, &["10.0.0.100:80"]);
     plan.services[0].interface = "eth7".to_owned();
-    assert_refused(&world.backup, &plan, "find interface eth7: there is none");
+    assert_refused(&world.backup, &plan, "find interface eth7: no such interface");
 }

@@ -58,7 +58,7 @@ fn a_daemon_killed_at_any_step_is_succeeded() {
     {
         node.run(|| killed_at(index, done, &plan, &journal));
         node.run(|| drop(set_up(&plan, &journal)));
-        // The kernel adds an IPv6 address's route a moment later.
+        // The kernel adds the route of an IPv6 address a moment after the address.
         assert_same_soon(&during, || node.dump());
         node.run(|| set_up(&plan, &journal).remove().unwrap());
         assert_same(&before, &node.dump());

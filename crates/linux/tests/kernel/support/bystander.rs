@@ -1,4 +1,4 @@
-//! A connection that exists while something else happens and must not be disturbed by it.
+//! A connection beside the events of a test. The events must not disturb the connection.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -59,7 +59,7 @@ impl Bystander {
         assert_same_stream("the out-log", &transcript.output, &self.output);
     }
 
-    /// A segment with `payload` that fits the connection as the client's next one. The client has not sent it.
+    /// A segment with `payload` that fits the connection as the client's next segment. The client has not sent it.
     pub fn forged<'a>(&self, reading: &LogThread, payload: &'a [u8]) -> Segment<'a> {
         let endpoint = reading.now().connection(self.address()).1.endpoint();
         Segment {

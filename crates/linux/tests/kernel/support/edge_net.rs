@@ -39,7 +39,7 @@ pub fn at(family: Family, network: u8, last: u8) -> IpAddr {
     }
 }
 
-/// The interface of `host` gets its addresses in a network.
+/// Sets an interface of `host` up, and gives it its addresses in a network.
 fn number(host: &LanHost, interface: &str, network: u8, last: u8) {
     host.ip(&format!(
         "link set {interface} up
@@ -61,7 +61,7 @@ fn cable(one: (&LanHost, &str), other: (&LanHost, &str)) {
     one.0.ip(&format!("link set {} up", one.1));
 }
 
-/// A route of both families to network `to` by the neighbour `last` in network `network`.
+/// Adds a route of each family to network `to`, through the neighbour `last` in network `network`.
 fn route(host: &LanHost, to: u8, network: u8, last: u8) {
     host.ip(&format!(
         "route add 10.{to}.0.0/24 via {}",
@@ -79,9 +79,9 @@ impl EdgeNet {
         Self::with(test, None)
     }
 
-    /// Two edges whose outside ports are connected, and whose frames there have a VLAN tag. The client is at the first string of the first
-    /// edge, and the server at the first string of the second one, so that each edge gets frames that the other edge has tagged. Kernels
-    /// without VLAN interfaces can run this. ARP has no tag.
+    /// Two edges whose outside ports are connected. The frames between these ports have a VLAN tag. The client is at the first string of
+    /// the first edge, and the server at the first string of the second one, so that each edge gets frames that the other edge has tagged.
+    /// The kernel needs no VLAN interfaces for this. ARP frames have no tag.
     ///
     /// ```text
     ///   client ── s0  edge0  out ── 10.30, tagged ── out  edge1  s0 ── server

@@ -60,7 +60,7 @@ impl Family {
     }
 }
 
-/// A network namespace. It ends with the last clone of this value and the last socket made in it.
+/// A network namespace. The kernel removes it when the last clone of this value is dropped and the last socket of the namespace is closed.
 #[derive(Clone)]
 pub struct LanHost {
     netns: Arc<File>,
@@ -225,7 +225,7 @@ impl LanHost {
 /// The next connection of `listener`.
 pub fn accept(listener: &TcpListener) -> TcpStream {
     let listener = socket2::SockRef::from(listener);
-    listener.set_read_timeout(Some(PATIENCE)).expect("a timeout"); // which also applies to accept(2)
+    listener.set_read_timeout(Some(PATIENCE)).expect("a timeout"); // this timeout also applies to accept(2)
     let (server, _) = listener.accept().expect("accept");
     let server = TcpStream::from(server);
     patient(&server);

@@ -1,4 +1,4 @@
-//! Reads the wire's log as the agent does, and keeps the bytes that the application would get.
+//! Reads the wire's log as the agent does, and keeps the bytes of both streams of each connection.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -291,7 +291,7 @@ impl Drop for LogThread {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // its panic has poisoned the log
+            let _ = thread.join(); // if the thread panicked, the log is poisoned
         }
     }
 }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// Timeout of all operations. Nothing takes this long, except on an overloaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Waits until `condition` returns a value. Panics with `what` if it does not within [`PATIENCE`].
+/// Waits until `condition` returns a value. Panics with `what` if `condition` returns none within [`PATIENCE`].
 #[track_caller]
 pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;

@@ -130,8 +130,8 @@ pub struct TcpState {
     pub send_window: u32,
 }
 
-/// Reads [`TcpState`] from the kernel's `struct tcp_info` (`linux/tcp.h`). It is longer than libc's, and contains the peer's window since
-/// Linux 5.4.
+/// Reads [`TcpState`] from the kernel's `struct tcp_info` (`linux/tcp.h`), by the offsets of its fields. The peer's window is in this
+/// structure since Linux 5.4.
 pub fn tcp_state(socket: &impl AsRawFd) -> TcpState {
     const CLOSE: u8 = 7;
     let mut info = [0_u8; 240];
@@ -147,7 +147,7 @@ pub fn tcp_state(socket: &impl AsRawFd) -> TcpState {
         )
     };
     assert_eq!(outcome, 0, "TCP_INFO: {}", io::Error::last_os_error());
-    assert!(len >= 232, "this kernel does not tell the window");
+    assert!(len >= 232, "this kernel does not report the peer's window");
     let long = |at: usize| u64::from_ne_bytes(info[at..at + 8].try_into().expect("eight bytes"));
     TcpState {
         closed: info[0] == CLOSE,

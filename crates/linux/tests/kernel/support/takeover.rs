@@ -67,7 +67,7 @@ pub fn take_over(
     drop(log);
     if let Some(seen) = endpoint.timestamps {
         let due = seen.start_value(clock::now());
-        // + 2, because bit 0 is cleared in both values.
+        // + 2: `due` is rounded up to an even number and the clock is rounded down, so the clock may seem up to 2 behind.
         let ahead = timestamp_clock(&socket).wrapping_sub(due).cast_signed() + 2;
         assert!(
             ahead >= 0,

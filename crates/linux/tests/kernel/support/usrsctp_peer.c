@@ -1,9 +1,9 @@
 /* A peer that uses another SCTP stack: usrsctp. It sends or receives a pattern over UDP. Steadfast's stack is compared with it.
  *
- * usrsctp_peer listen|connect  source|sink|echo  BYTES MESSAGE UDP_LOCAL UDP_REMOTE PORT PMR [ADDRESS ...]
+ * usrsctp_peer listen|connect  source|sink  BYTES MESSAGE UDP_LOCAL UDP_REMOTE PORT PMR [ADDRESS ...]
  *
  * Byte N of the pattern is (N * 7 + N / 251) & 255. At the end it prints: bytes, reads that differ, milliseconds, CPU milliseconds,
- * longest gap between reads in milliseconds, most kilobytes of memory. */
+ * longest gap between reads in milliseconds, peak memory in kilobytes. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdint.h>
@@ -16,7 +16,8 @@
 #include <unistd.h>
 #include <usrsctp.h>
 
-/* Bytes after which the pattern repeats, and its first bytes, so that making and checking it costs little. */
+/* PERIOD: bytes after which the pattern repeats. `table` has the pattern's first bytes. So a read at any place of the pattern is compared
+ * with one memcmp, and a message is sent from the table. */
 #define PERIOD (251 * 256)
 #define READ_MAX (1 << 20)
 static unsigned char table[PERIOD + READ_MAX];
@@ -102,7 +103,7 @@ int main(int count, char **word) {
         }
     }
     if (listens) {
-        /* The addresses are its own. */
+        /* A listening end binds to the given addresses. */
         if (usrsctp_bindx(s, (struct sockaddr *)packed, count - 9, SCTP_BINDX_ADD_ADDR)) die("bindx");
         if (usrsctp_listen(s, 1)) die("listen");
         printf("ready\n"), fflush(stdout);
@@ -141,8 +142,8 @@ int main(int count, char **word) {
         }
     }
     double ended = now();
-    /* The peer ends the association when it has everything; a sender waits for that. */
     if (sends) {
+        /* Wait until the association has ended: then the receiver has everything. */
         usrsctp_shutdown(s, SHUT_WR);
         while (usrsctp_recvv(s, buffer, READ_MAX, NULL, &(socklen_t){0}, NULL, &(socklen_t){0}, &(unsigned){0}, &(int){0}) > 0) {}
         ended = now();

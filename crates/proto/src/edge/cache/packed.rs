@@ -18,7 +18,7 @@ const PACKET_BYTES: usize = 512;
 const MERGED_BYTES: usize = BLOCK_BYTES / 4 * 3;
 /// The allocation of a block grows and shrinks in steps of this many bytes.
 const STEP_BYTES: usize = 128;
-/// Bytes of a packet's length.
+/// Size in bytes of the length before each packet.
 const LENGTH: usize = 2;
 
 /// Functions that convert packets to bytes and back, and that read from the bytes the parts which the cache needs.

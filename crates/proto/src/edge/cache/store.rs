@@ -38,8 +38,8 @@ pub enum SecondPacket {
     /// acknowledgement may open a window.
     #[default]
     Newest,
-    /// The leaving packet with the highest acknowledgement. Three copies of it wake a sender without selective acknowledgements, which the
-    /// thesis assumes.
+    /// The leaving packet with the highest acknowledgement. Three copies of it wake a sender without selective acknowledgements. The thesis
+    /// assumes such senders.
     Acknowledgement,
 }
 
@@ -54,7 +54,8 @@ pub struct CacheConfig {
     pub max_bytes: usize,
     /// Maximum number of packets.
     pub max_packets: usize,
-    /// Maximum number of bytes of a connection's waiting packets. Its lowest packet may be larger. Only policy `all` holds several.
+    /// Maximum number of bytes of a connection's waiting packets. The lowest packet alone may be larger. The limit matters only with policy
+    /// `all`: the other policies hold one waiting packet and the second packet.
     pub max_connection_bytes: usize,
 }
 
@@ -106,9 +107,9 @@ pub(super) struct CacheStore<K, P> {
 pub(super) struct CachedConnection<P> {
     /// Unacknowledged entering packets, lowest first.
     pub waiting: VecDeque<CachedPacket<P>>,
-    /// Their bytes.
+    /// Bytes of the waiting packets.
     pub waiting_bytes: usize,
-    /// The second packet. If it is an acknowledgement that leaves, [`CachedPacket::end`] is its number.
+    /// The second packet. If this packet is a leaving acknowledgement, [`CachedPacket::end`] is its acknowledgement number.
     pub second: Option<CachedPacket<P>>,
     /// The sequence number after the FIN that entered the cluster.
     pub fin_entered: Option<Seq>,
@@ -126,12 +127,12 @@ pub(super) struct CachedPacket<P> {
 }
 
 impl<P> CachedPacket<P> {
-    /// Whether it is an acknowledgement alone.
+    /// Whether the packet is an acknowledgement alone.
     pub fn is_pure(&self) -> bool {
         self.seq == self.end
     }
 
-    /// Its sequence numbers.
+    /// The packet's sequence numbers.
     pub const fn numbers(&self) -> HeldNumbers {
         HeldNumbers {
             seq: self.seq,
@@ -231,7 +232,7 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
         }
     }
 
-    /// Moves a packed connection to `connections`, where more can be noted of it.
+    /// Moves a packed connection to `connections`, whose entries can hold more than one small packet.
     pub fn unpack(&mut self, key: K) {
         if let Some(held) = self.take_packed(key) {
             self.connections.insert(key, CachedConnection::default());
@@ -277,7 +278,8 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
         held + bytes > self.config.max_connection_bytes
     }
 
-    /// Gives up the highest waiting packets of a connection until another packet does not exceed the connection's bound, or none is left.
+    /// Gives up the highest waiting packets of a connection until another packet does not exceed the connection's bound, or until no packet
+    /// is left.
     pub fn shorten(&mut self, key: K, bytes: usize) {
         while self.is_connection_full(key, bytes) {
             let last = self
@@ -346,7 +348,7 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
         kept.waiting_bytes += held.bytes;
         let waiting = &mut kept.waiting;
         let before = waiting.capacity();
-        // This connection may have given up packets after `place` to make room.
+        // Making room may have removed packets of this connection, so `place` may be beyond the end.
         waiting.insert(place.min(waiting.len()), held);
         self.places += waiting.capacity() - before;
         if waiting.len() > 1 {

@@ -360,7 +360,7 @@ proptest! {
         }
     }
 
-    /// With policy `all`, the cache holds all unacknowledged packets and no acknowledged one.
+    /// With policy `all`, the cache holds all unacknowledged packets and no acknowledged packet.
     #[test]
     fn what_is_held_is_what_is_unacknowledged(
         steps in prop::collection::vec((any::<bool>(), 0..20_u32), 1..100),
@@ -456,7 +456,7 @@ fn nothing_but_the_lowest_is_held_before_a_suspicion() {
     assert_eq!((waiting(&syns), syns.second(1)), (vec![999], None));
 }
 
-/// How the tests write a packet of connection `key` as bytes: the key, its numbers, its flags, and zeros up to its length.
+/// How the tests write a packet of connection `key` as bytes: the key, the packet's numbers and flags, and zeros up to the packet's length.
 const FORM: PacketBytes<u32, Vec<u8>> = PacketBytes {
     bytes: |packet| packet,
     packet: <[u8]>::to_vec,
@@ -512,7 +512,7 @@ fn packet_of(keys: u32) -> impl Strategy<Value = (u32, bool, EdgeSegment, usize)
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// A packed cache holds what the plain one holds, counts the same, and gives it back in the same order.
+    /// A packed cache holds the same packets as a plain cache, has the same counts, and gives the packets back in the same order.
     #[test]
     fn a_packed_cache_does_the_same(
         steps in (1..300_u32).prop_flat_map(|keys| prop::collection::vec(packet_of(keys), 0..600)),

@@ -1,4 +1,4 @@
-//! From a packet to what the data path needs to know: `bpf/edge_packet.h`. The changes that a router makes to a packet.
+//! Reads from a packet what the data path needs to know, and changes a packet as a router does. A model of `bpf/edge_packet.h`.
 
 use super::super::headers::{ACK, FIN, ICMP, IpHeader, RST, SYN, TCP, TCP_HEADER, UDP, bytes, long, short};
 use super::super::segmentation::{fold, sum};

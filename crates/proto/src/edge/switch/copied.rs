@@ -1,4 +1,4 @@
-//! Reads the packets that the data path has copied.
+//! Parses the packets that the data path has copied, and says how the cache holds them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -18,8 +18,8 @@ pub(super) const COPIES: PacketBytes<FlowKey, Vec<u8>> = PacketBytes {
     segment: |packet| read(packet, EdgeDirection::Entering).map(|(_, segment)| segment),
 };
 
-/// The flow of a TCP packet that passes in this direction, and the parts of the packet that the edge reads. The packet's checksum must be
-/// complete.
+/// The flow of a TCP packet that passes in direction `way`, and the header fields that the edge reads. The packet's checksum must be
+/// complete, but it is not verified. `None` if the packet is not TCP or is malformed.
 pub(super) fn read(packet: &[u8], way: EdgeDirection) -> Option<(FlowKey, EdgeSegment)> {
     let segment = Segment::parse(packet, Checksum::Trusted).ok()?;
     let (near, far) = match way {

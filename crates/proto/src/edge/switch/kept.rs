@@ -1,26 +1,26 @@
-//! The state of a string in the data path, which outlives the agent.
+//! The part of a string's state that is stored in the data path. It outlives the agent.
 
 /// How the data path handles the packets of a string's flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StringSteering {
-    /// They are sent into the string.
+    /// The packets are sent into the string.
     Up,
-    /// They are dropped, after they were copied.
+    /// The packets are copied, then dropped.
     Held,
-    /// Their flows get another string.
+    /// The flows get another string.
     Down,
 }
 
-/// The properties of a string that the data path does not use, and that an agent keeps there for its successor.
+/// Properties of a string that an agent stores in the data path for its successor. The data path does not use them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptString {
-    /// Number of its failures that the edges have counted.
+    /// Number of the string's failures that the edges have counted.
     pub epoch: u64,
-    /// Whether both edges have heard it.
+    /// Whether both edges have ever heard the string.
     pub was_up: bool,
 }
 
-/// A string as an earlier agent left it in the data path.
+/// The state of a string that an earlier agent left in the data path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdoptedString {
     /// The argument of the last `EdgeAction::Keep`.

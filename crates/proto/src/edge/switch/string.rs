@@ -18,13 +18,13 @@ use crate::rate::RateControl;
 pub struct EdgeStringConfig {
     /// Its name, the same at both edges.
     pub name: String,
-    /// Its share of new flows in proportion to the others; 0: standby.
+    /// Its share of new flows, relative to the weights of the other strings. 0: standby.
     pub weight: f64,
     /// Its rate in bytes per second, in each direction.
     pub bytes_per_s: f64,
 }
 
-/// The command that makes the other nodes ready for the flows.
+/// State of the command that makes the other nodes ready for a failed string's flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommandState {
     /// To be started.
@@ -43,44 +43,45 @@ pub(super) struct EdgeString {
     pub config: EdgeStringConfig,
     pub phase: StringPhase,
     pub recovery: LocalRecovery<FlowKey, Vec<u8>>,
-    /// Number of its failures that the edges have counted.
+    /// Number of the string's failures that the edges have counted.
     pub epoch: u64,
-    /// Whether the port's cable carries a signal.
+    /// Whether the cable at the string's port carries a signal.
     pub has_carrier: bool,
-    /// The last heartbeat.
+    /// Time of the last heartbeat.
     pub last_heard: Option<Instant>,
-    /// Heartbeats that came.
+    /// Number of heartbeats that came.
     pub beats_heard: u64,
-    /// Heartbeats that did not come in time, counted up to the last heartbeat that came.
+    /// Number of heartbeats that did not come in time, counted up to the last one that came.
     pub beats_missed: u64,
-    /// Time of the last sign of life: a heartbeat, or packets that had left the string.
+    /// Time of the last sign of life: a heartbeat, or packets that left the string.
     pub last_sign: Option<Instant>,
-    /// Since when it has been heard without a pause that is a suspicion.
+    /// When the string was first heard after the last pause that was long enough for a suspicion.
     pub heard_since: Option<Instant>,
-    /// The other edge's last word on it, and the time of that heartbeat.
+    /// The other edge's last report on this string, and when the heartbeat with this report came.
     pub peer: Option<(Instant, StringBeat)>,
     pub damping: Damping,
-    /// Whether both edges have ever heard it, an earlier agent's time included. If not, there are no flows to save.
+    /// Whether both edges have ever heard the string, also before this agent started. If not, the string has no flows to save.
     pub was_up: bool,
-    /// When an entering packet was first acknowledged while the string is blind. This proves that packets pass in both directions.
+    /// When an entering packet was first acknowledged since the string became Blind. The acknowledgement proves that packets pass in both
+    /// directions.
     pub passes_since: Option<Instant>,
-    /// When it fell silent, or when the other edge declared its failure. Before the first heartbeat: when the agent started.
+    /// When the string fell silent, or when the other edge declared the failure. Before the first heartbeat: when the agent started.
     pub silent_at: Option<Instant>,
     pub failed_at: Option<Instant>,
     pub completed_at: Option<Instant>,
-    /// When its idle flows are to be moved.
+    /// When to move the idle flows that the first move has left.
     pub sweep_at: Option<Instant>,
     pub command: CommandState,
     pub rate: Option<RateControl>,
     /// The rate control has not had its first measurement yet.
     pub rate_is_new: bool,
     pub traffic: TrafficSample,
-    /// Number of its active flows when its last failure was declared.
+    /// Number of active flows when the string's last failure was declared.
     pub flows_at_failure: u64,
-    /// The settings that the data path has now.
+    /// The packets that the data path copies now. `None`: the setting is to be made again.
     pub copies: Option<CopiedPackets>,
     pub cap: Option<u32>,
-    /// Packets to be sent into it, and when the next one may be sent.
+    /// Packets that wait to be sent into the string. The next one may be sent at `free`.
     pub entering: PacketQueue,
     free: Instant,
     pub resent_entering: u64,
@@ -95,41 +96,42 @@ pub struct StringView {
     pub name: String,
     /// Its state.
     pub phase: StringPhase,
-    /// Number of its failures that the edges have counted.
+    /// Number of the string's failures that the edges have counted.
     pub epoch: u64,
     /// Whether heartbeats arrive.
     pub is_heard: bool,
     /// When the last heartbeat came. `None` before the first.
     pub last_heard: Option<Instant>,
-    /// Heartbeats that came.
+    /// Number of heartbeats that came.
     pub beats_heard: u64,
-    /// Heartbeats that did not come in time since the first one. Each silence counts its number of whole intervals, minus one.
+    /// Number of heartbeats that did not come in time since the first one. Each silence adds its number of whole intervals, minus one.
     pub beats_missed: u64,
     /// When its last failure was declared here.
     pub failed_at: Option<Instant>,
-    /// When its flows were moved. `None` while they wait.
+    /// When the flows were moved after this failure. `None` while they wait.
     pub completed_at: Option<Instant>,
-    /// The cap on windows in bytes, while a string is missing.
+    /// The cap on the windows of its flows in bytes. Only set while another string is missing.
     pub cap: Option<u32>,
     /// The last measurement.
     pub traffic: TrafficSample,
-    /// Packets and bytes in its cache now, and the most bytes at any time.
+    /// Number of packets in its cache now.
     pub cached_packets: usize,
-    /// See `cached_packets`.
+    /// Bytes of these packets.
     pub cached_bytes: usize,
-    /// See `cached_packets`.
+    /// Maximum of `cached_bytes` so far.
     pub cached_bytes_max: usize,
-    /// Bytes that are allocated for its cache now, and the most at any time: packets and the cache's bookkeeping.
+    /// Bytes that are allocated for its cache now: packets and the cache's bookkeeping.
     pub cache_memory: usize,
-    /// See `cache_memory`.
+    /// Maximum of `cache_memory` so far.
     pub cache_memory_max: usize,
-    /// Packets that found no room in the cache, or were given up for others.
+    /// Number of packets that found no room in the cache, or were evicted for others.
     pub cache_lost: u64,
-    /// Packets that were sent again into strings.
+    /// Number of packets that were sent again into strings.
     pub resent_entering: u64,
-    /// Packets that were sent again to the outside, counting each copy.
+    /// Number of packets that were sent again to the outside, counting each copy.
     pub resent_leaving: u64,
-    /// Packets that were left to their senders' retransmission: cached packets beyond the cap, and queued packets of a string that failed.
+    /// Number of packets that were left to their senders' retransmission: cached packets beyond the cap, and packets that were queued for
+    /// this string when it failed.
     pub left_to_senders: u64,
 }
 
@@ -183,14 +185,14 @@ impl EdgeString {
         })
     }
 
-    /// The packets of its flows that are to be copied.
+    /// The packets of the string's flows that are to be copied.
     pub fn copies(&self) -> CopiedPackets {
         match self.phase {
             StringPhase::Up | StringPhase::Suspect | StringPhase::Blind if !self.recovery.is_caching() => {
                 CopiedPackets::None
             }
             StringPhase::Up => CopiedPackets::Needed,
-            // The other edge's process may have died. Then packets pass.
+            // Perhaps only the other edge's process has died. In that case packets still pass, and the needed ones suffice.
             StringPhase::Blind if self.passes_since.is_some() || !self.recovery.has_failed() => {
                 CopiedPackets::Needed
             }
@@ -201,7 +203,7 @@ impl EdgeString {
         }
     }
 
-    /// The event that follows from missing heartbeats or a missing carrier, if there is one.
+    /// The event that follows from missing heartbeats or from a missing carrier. `None`: nothing is missing.
     pub fn missed(&mut self, now: Instant) -> Option<PhaseEvent> {
         if !matches!(self.phase, StringPhase::Up | StringPhase::Suspect) {
             return None;
@@ -218,7 +220,7 @@ impl EdgeString {
         }
     }
 
-    /// When it needs attention next.
+    /// When the string needs attention next.
     pub fn poll_timeout(&self, delay: Duration) -> Option<Instant> {
         let queue = (!self.entering.is_empty() && self.is_open()).then_some(self.free);
         let phase = match self.phase {
@@ -229,12 +231,13 @@ impl EdgeString {
         queue.into_iter().chain(phase).chain(self.sweep_at).min()
     }
 
-    /// When its flows may move. The delay counts from the silence, because the other nodes can prepare for the flows from then on.
+    /// The earliest time at which the string's flows may move. The delay counts from the start of the silence, because the other nodes can
+    /// prepare for the flows from that time on.
     pub fn moves_at(&self, delay: Duration) -> Option<Instant> {
         self.silent_at.map(|at| at + delay)
     }
 
-    /// Whether queued packets would get through. They wait while it is silent.
+    /// Whether queued packets would get through. They wait while the string is silent.
     const fn is_open(&self) -> bool {
         match self.phase {
             StringPhase::Up | StringPhase::Suspect => true,

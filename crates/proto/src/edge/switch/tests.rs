@@ -112,7 +112,7 @@ impl TestEdge {
         }
     }
 
-    /// Another agent takes the place of this one.
+    /// Replaces the edge's agent by a new one, which adopts the state of the data path.
     fn restart(&mut self, config: &EdgeConfig, now: Instant) {
         let adopted = |index: usize| AdoptedString {
             kept: self.kept[index],
@@ -195,7 +195,7 @@ fn data(client: u16, seq: u32) -> Vec<u8> {
     packet(client, seq, flags, b"data")
 }
 
-/// An acknowledgement of the server.
+/// The server's acknowledgement of all bytes before `number`.
 fn answer(client: u16, number: u32) -> Vec<u8> {
     Segment {
         source: "10.2.0.1:80".parse().unwrap(),
@@ -312,15 +312,19 @@ fn packets_that_pass_since_a_string_is_back_do_not_save_those_before() {
     for client in [7, 8] {
         edge.handle_copy(now, 1, EdgeDirection::Entering, &data(client, 1));
     }
-    // The string is back, and an answer is faster than the heartbeats.
+    // The second string works again, and an answer arrives before the heartbeats.
     edge.handle_copy(now, 1, EdgeDirection::Leaving, &answer(8, 5));
     world.passes[1] = [true; 2];
     world.run(25);
     assert_eq!(world.sides[0].phases(world.now), [Blind, Up]);
-    assert_eq!(world.sides[0].sent, [(Some(1), 1)], "the one without an answer");
+    assert_eq!(
+        world.sides[0].sent,
+        [(Some(1), 1)],
+        "only the unanswered packet is resent"
+    );
 }
 
-/// The copies that an edge asked for, of the first string.
+/// The copies that an edge has asked for on the first string since the last call.
 fn copies_of_first(side: &mut TestEdge) -> Vec<CopiedPackets> {
     let all = std::mem::take(&mut side.copies).into_iter();
     all.filter_map(|(string, copies)| (string == 0).then_some(copies))
@@ -422,7 +426,11 @@ fn a_full_queue_that_loses_heartbeats_is_no_failure_while_packets_come() {
             side.edge.handle_leaving(now, 0);
         }
     }
-    assert_eq!(world.phases(), [[Down, Up], [Down, Up]], "for a second at most");
+    assert_eq!(
+        world.phases(),
+        [[Down, Up], [Down, Up]],
+        "leaving packets replace heartbeats for 1 s at most"
+    );
 }
 
 #[test]
@@ -455,7 +463,7 @@ fn a_cable_without_a_signal_is_a_failure_at_once() {
     world.passes[0] = [true; 2];
     world.run(1100);
     assert_eq!(world.phases(), [[Up, Up], [Up, Up]]);
-    // Without any cable, nothing is better than anything else.
+    // Without any cable, no string is known to be better than another.
     let now = world.now;
     for string in 0..2 {
         world.sides[0].edge.handle_carrier(now, string, false);
@@ -574,7 +582,7 @@ fn packets_are_forwarded_blindly_when_each_string_has_failed_for_somebody() {
     world.passes[0] = [false; 2];
     world.run(100);
     assert_eq!(world.phases(), [[Down, Up], [Down, Up]]);
-    // The other edge says that the second string has failed, too. Then its process dies.
+    // The other edge reports that the second string has failed, too. Then the other edge's process dies.
     let now = world.now;
     let mut beat = world.sides[1].edge.beat(now, 1);
     beat.strings[1].epoch += 1;
@@ -711,7 +719,7 @@ fn the_cap_follows_what_the_string_carries() {
 #[test]
 fn the_cap_makes_room_for_the_flows_that_move() {
     let mut config = config();
-    config.delay = Duration::from_millis(1900); // ends within an interval
+    config.delay = Duration::from_millis(1900); // the delay ends within an interval of the rate control
     let mut world = TwoEdges::new(&config);
     world.run(500);
     world.passes[0] = [false; 2];
@@ -793,7 +801,7 @@ fn heartbeats_that_do_not_come_are_counted() {
     assert_eq!(edge.view(at(63))[1].beats_missed, 0, "the other string has none");
 }
 
-/// A new agent of an edge loses its cache and nothing else: a failed string stays failed, and windows stay capped, without a gap.
+/// If an edge's agent is replaced, only the cache is lost: a failed string stays failed, and windows stay capped, without a gap.
 #[test]
 fn a_successor_keeps_failed_strings_and_caps() {
     let config = config();
@@ -818,7 +826,7 @@ fn a_successor_keeps_failed_strings_and_caps() {
     assert_eq!(world.sides[0].caps, [None; 2]);
 }
 
-/// A string that fails while an edge has no agent is taken over as any other: after the delay and the command.
+/// If a string fails while an edge has no agent, its flows still move only after the delay and the command.
 #[test]
 fn a_string_that_fails_between_two_agents_waits_for_the_command() {
     let config = EdgeConfig {

@@ -26,7 +26,8 @@ fn a_mute_peer_stands_in_for_an_arbiter_that_is_away() {
     assert_eq!(two.gates[0], (Gate::Sole, None));
 }
 
-/// The arbiter answers after the wire was told which clients are held. The gate must not be set again, or every SYN would wait for ever.
+/// The arbiter answers after the wire was told for which clients SYNs wait ([`ServiceAction::Hold`]). The gate must not be set again.
+/// Otherwise the SYNs of all clients would wait for ever, because the wire is not told a second time.
 #[test]
 fn a_slow_arbiter_does_not_close_the_gate_again() {
     let mut two = Two::new(Arbiter::Witness);
@@ -70,7 +71,7 @@ fn a_claim_waits_for_a_slow_arbiter_in_peace() {
 }
 
 /// The witness gave an epoch to an agent that died before the answer came. The next agent asks which epoch is written down, and the pair
-/// moves past that epoch. So a node that is left alone later is not refused.
+/// goes on in that epoch or in a later one. So a node that is left alone later asks for a still later epoch, and is not refused.
 #[test]
 fn an_epoch_that_a_dead_agent_was_given_is_in_nobodys_way() {
     for (dead, lost) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
@@ -83,7 +84,7 @@ fn an_epoch_that_a_dead_agent_was_given_is_in_nobodys_way() {
             is_own: true,
         });
         two.replace(dead).run(dead);
-        assert_eq!(two.asked[dead], [0], "it says nothing alone by asking");
+        assert_eq!(two.asked[dead], [0], "it asks only which epoch is written down");
         two.verdict = Some(ArbiterVerdict::Granted);
         two.pass(LONG);
         let [one, other] = two.roles();
@@ -98,8 +99,8 @@ fn an_epoch_that_a_dead_agent_was_given_is_in_nobodys_way() {
     }
 }
 
-/// The witness gave an epoch to the peer's agent, which died before the answer came. This node's agent died, too. The peer's next agent
-/// moves past that epoch.
+/// The witness gave an epoch to the peer's agent, which died before the answer came. A new agent of this node hears of that epoch from the
+/// witness, and changes nothing. If the peer's next agent uses the epoch, the peer's word will say so.
 #[test]
 fn an_epoch_that_the_peer_was_given_deposes_nobody() {
     for dead in [0, 1] {
@@ -237,8 +238,9 @@ fn a_wire_goes_on_whose_primary_was_refused() {
     assert_eq!(two.pass(LONG).roles(), [(Role::Backup, 4), (Role::Primary, 4)]);
 }
 
-/// The peer got an epoch from the witness after it had said that it was starting. A node that knows of that epoch must not begin in a later
-/// one: the witness would give it the epoch after that.
+/// The peer said that it was starting, and then got epoch 2 from the witness. When this node learns of epoch 2, the peer may already speak
+/// in that epoch. So this node must not begin because of the peer's old word. It begins when a later word shows that the peer is still
+/// starting.
 #[test]
 fn a_node_that_starts_does_not_begin_by_a_word_from_before_the_written_epoch() {
     let now = Instant::from_nanos(1_000_000_000);

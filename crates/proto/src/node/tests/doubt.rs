@@ -120,7 +120,7 @@ fn a_primary_that_was_away_for_long_forgets_what_its_wire_does_not_confirm() {
     }
 }
 
-/// The wire took over, and then its agent was stopped too. Its kernel goes on speaking.
+/// The primary's agent was stopped, and the wire took over. Then the wire's agent was stopped too, but its kernel goes on speaking.
 #[test]
 fn a_primary_in_doubt_waits_for_its_peers_agent_while_that_kernel_answers() {
     for answers in [true, false] {
@@ -132,7 +132,7 @@ fn a_primary_in_doubt_waits_for_its_peers_agent_while_that_kernel_answers() {
     }
 }
 
-/// Some answers of the other kernel are lost or late. It is not dead because of that.
+/// Some answers of the peer's kernel are lost or late. Only after the agent timeout without an answer does the peer count as dead.
 #[test]
 fn a_primary_in_doubt_misses_answers_for_the_agent_timeout() {
     let mut two = Two::new(Arbiter::FailStop);
@@ -149,7 +149,8 @@ fn a_primary_in_doubt_misses_answers_for_the_agent_timeout() {
     assert_eq!(two.nodes[0].service(0).role(), Role::Sole, "it is dead");
 }
 
-/// The wire took over by its own judgement of the paths, and its agent was stopped before it said so. Its kernel goes on speaking.
+/// The wire took over because it judged the primary's path to be broken. Its agent was stopped before it told the primary, but its kernel
+/// goes on speaking.
 #[test]
 fn a_primary_waits_for_its_wires_agent_while_that_kernel_answers() {
     for answers in [true, false] {
@@ -167,7 +168,8 @@ fn a_primary_waits_for_its_wires_agent_while_that_kernel_answers() {
     );
 }
 
-/// The first node, a primary, hears nothing of the other agent. If that node's kernel answers, the first node waits for 10 s.
+/// The first node, a primary, hears nothing of the other node's agent. If the other node's kernel answers, the first node waits for 10 s
+/// before it goes on alone.
 #[track_caller]
 fn assert_waits_for_agent(two: &mut Two, answers: bool) {
     assert!(pass_alone(two, answers, LONG * 2));
@@ -185,7 +187,8 @@ fn assert_waits_for_agent(two: &mut Two, answers: bool) {
     }
 }
 
-/// Time passes for the first node only. `answers` says whether the other node's kernel answers it. Returns whether it was asked.
+/// Time passes for the first node only. `answers`: whether the other node's kernel answers probes. Returns whether the first node sent a
+/// probe.
 fn pass_alone(two: &mut Two, answers: bool, time: Duration) -> bool {
     let end = two.now + time;
     let mut was_asked = false;
@@ -280,8 +283,8 @@ fn a_wires_doubt_makes_no_primary() {
     );
 }
 
-/// When the wire says that it leaves, the primary goes on alone, even if the wire speaks for some connections. So the wire must be silent
-/// before it says so.
+/// When the wire says that it leaves, the primary goes on alone, even if the wire speaks for some connections. So the wire must stop
+/// speaking before it says that it leaves.
 #[test]
 fn a_wire_is_silent_before_it_says_that_it_leaves() {
     for arbiter in [Arbiter::FailStop, Arbiter::Witness] {
@@ -298,7 +301,7 @@ fn a_wire_is_silent_before_it_says_that_it_leaves() {
             wanted.iter().position(says).expect("it leaves") > end,
             "{wanted:?}"
         );
-        // The primary's answer does not give the right back.
+        // The primary's answer does not give the right to speak back.
         two.nodes[0].handle_timeout(now + BEAT);
         while let Some(action) = two.nodes[0].poll_action() {
             if let Action::Send(heartbeat) = action {
@@ -374,8 +377,8 @@ fn orphans_that_were_found_are_told() {
     }
 }
 
-/// The length of a heartbeat is bounded. Even if many workers of many services die at once, a heartbeat tells of a few orphans, and of
-/// some of each service.
+/// The length of a heartbeat is bounded. Even if many workers of many services die at once, a heartbeat reports at most [`TOLD_MAX`]
+/// orphans in all, and some of each service.
 #[test]
 fn a_heartbeat_tells_of_a_few_orphans_of_all_services_together() {
     let mut config = fixture::config(true);

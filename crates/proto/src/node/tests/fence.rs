@@ -1,4 +1,4 @@
-//! When a node has the other one fenced, and when not.
+//! Tests of when a node asks the fence to switch its peer off.
 
 use super::*;
 
@@ -43,7 +43,8 @@ fn a_fence_is_for_the_silent() {
     assert_eq!(two.asked[speaker], [epoch + 1], "the agent before it had asked");
 }
 
-/// The peer returned, but for a moment it did not know whether its path works. It said so before it heard that this node consents.
+/// The peer returned, but for a moment it did not know whether its path works, so it reported that it leaves. It had sent this report
+/// before it heard that this node consents.
 #[test]
 fn a_mute_peer_is_not_fenced_at_once() {
     let now = Instant::from_nanos(1_000_000_000);
@@ -79,7 +80,8 @@ fn a_mute_peer_is_not_fenced_at_once() {
 }
 
 /// The wire asked for the right to speak, and the fence's command failed. Then the wire left, because its path broke. Then a primary
-/// without a lease has the wire fenced. If the wire takes its part again meanwhile, it must not have the primary fenced, too.
+/// without a lease asks the fence to switch the wire off. If the wire takes its part again meanwhile, its old request must not make the
+/// fence switch the primary off as well.
 #[test]
 fn a_wire_that_had_left_does_not_fence_because_of_an_older_wish() {
     let now = Instant::from_nanos(1_000_000_000);
@@ -102,7 +104,7 @@ fn a_wire_that_had_left_does_not_fence_because_of_an_older_wish() {
     assert_eq!(standing.ask(later + Duration::from_secs(1)), None);
 }
 
-/// A wire whose agent was stopped reads what its primary said meanwhile: first that it yields, then that it claims the
+/// A wire whose agent was stopped reads what its primary said meanwhile: first that the primary yields, then that the primary claims the
 /// VIP. A primary that claims may already have asked the fence to switch the wire off.
 #[test]
 fn a_wire_delays_its_fence_when_the_primary_claims() {

@@ -65,8 +65,8 @@ fn a_wire_that_was_paused_has_no_lease_until_its_peer_has_heard_it_again() {
     assert!(two.gates[1].1.is_some_and(|until| until > two.now));
 }
 
-/// The wire's agent may have said that it leaves before it died, and that word may still be on its way. So a new agent has no lease by what
-/// the primary heard from the earlier one.
+/// Before the wire's agent died, it may have said that it leaves, and that word may still be on its way. So what the primary heard from
+/// the earlier agent gives the new agent no lease.
 #[test]
 fn a_new_agent_of_the_wire_has_no_lease_until_its_peer_has_heard_it() {
     let mut two = Two::new(Arbiter::Witness);
@@ -81,8 +81,8 @@ fn a_new_agent_of_the_wire_has_no_lease_until_its_peer_has_heard_it() {
     assert!(two.nodes[1].service(0).right_ends_at() > Some(two.now));
 }
 
-/// The wire's agent stood still, and the primary went on alone meanwhile. Before that, the primary had sent a heartbeat that said that it
-/// leaves. This heartbeat waited in the socket of the wire's agent.
+/// The wire's agent stands still. The primary sends a heartbeat that says that it leaves. The heartbeat waits in the socket of the wire's
+/// agent. The primary hears nothing from the wire, and goes on alone. Then the wire's agent continues, and reads the old heartbeat.
 #[test]
 fn a_wire_that_stood_still_does_not_follow_an_old_word() {
     for arbiter in [Arbiter::FailStop, Arbiter::Witness] {

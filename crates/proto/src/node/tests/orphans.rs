@@ -1,4 +1,4 @@
-//! Connections of dead workers.
+//! Tests of orphans: connections whose worker process has died while its node lives.
 
 use super::*;
 
@@ -25,8 +25,8 @@ fn what_a_dead_worker_leaves_is_destroyed_once_it_is_told() {
     }
 }
 
-/// A wire without a lease has no right to speak for some connections beside a living primary. So a dead worker counts as a dead server:
-/// the wire takes over the whole service.
+/// A wire without a lease may not speak for single connections while the primary lives. So a dead worker counts as a dead server: the wire
+/// takes over the whole service.
 #[test]
 fn without_a_lease_a_worker_that_dies_is_a_server_that_does() {
     for worker in [false, true] {
@@ -48,7 +48,8 @@ fn without_a_lease_a_worker_that_dies_is_a_server_that_does() {
     }
 }
 
-/// A backup reports how many orphans it has adopted from the earlier agent. That count must not be applied to the new agent's orphans.
+/// A backup reports how many orphans of the primary's earlier agent it has adopted. That count must not be applied to the new agent's
+/// orphans.
 #[test]
 fn orphans_of_a_new_agent_are_told_though_as_many_were_adopted_before() {
     let mut two = Two::new(Arbiter::FailStop);
@@ -86,7 +87,7 @@ fn orphans_of_a_new_agent_are_told_though_as_many_were_adopted_before() {
     assert_eq!(two.nodes[1].service(0).takeovers().len(), 2);
 }
 
-/// A wire of another epoch has another log.
+/// Orphans belong to the log of one epoch. The wire of another epoch has another log, so it must not adopt them.
 #[test]
 fn orphans_of_an_earlier_epoch_are_not_taken_over() {
     let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();

@@ -16,7 +16,7 @@ pub(super) struct Paths {
 }
 
 impl Two {
-    /// A pair in duplex whose nodes have a link on the service's network and another one, and outside hosts.
+    /// A duplex pair with two links, one of them on the service's network. Outside hosts answer both nodes.
     fn with_paths(arbiter: Arbiter) -> Self {
         let mut two = Self::new(arbiter);
         two.paths.answers = Some([true; 2]);
@@ -34,7 +34,7 @@ impl Two {
         }
     }
 
-    /// A heartbeat of this node also comes over the service's network.
+    /// Shows the peer that this node's heartbeat also comes over the service's network, if that works.
     pub(super) fn show(&mut self, index: usize) {
         if self.paths.has_link && !self.paths.mute[index] {
             self.nodes[1 - index].handle(self.now, 0, ServiceInput::Sign { at: self.now });
@@ -165,8 +165,8 @@ fn a_short_loss_of_the_wires_path_ends_in_a_whole_pair_though_the_arbiter_is_awa
     }
 }
 
-/// A primary claims, but turns out not to be reached, so the wire that gave way takes over. (With a witness, the primary has been given the
-/// epoch meanwhile, and goes on claiming.)
+/// A primary claims, but clients turn out not to reach it, so the wire that gave way takes over. (With a witness, the primary has been
+/// given the epoch meanwhile, and goes on claiming.)
 #[test]
 fn a_wire_that_gave_way_in_vain_takes_over() {
     for arbiter in [Arbiter::FailStop, Arbiter::Fence] {
@@ -217,7 +217,7 @@ fn nobody_is_fenced_while_the_nodes_agree() {
 #[test]
 fn one_direction_is_enough_to_cut_a_node_off() {
     for arbiter in ARBITERS {
-        // One node cannot be heard, or cannot hear. In both cases no outside host answers it.
+        // Node `cut` cannot be heard, or cannot hear. In both cases no outside host answers this node.
         for (cut, mute) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let mut two = Two::with_paths(arbiter);
             two.paths.mute[mute] = true;
@@ -386,8 +386,8 @@ fn a_node_waits_before_it_has_its_peer_fenced() {
     assert_eq!(two.nodes[0].service(0).role(), Role::Sole);
 }
 
-/// A fence is slower than a boot. If its target were accepted as the wire too early, the fence would switch the wire off. The other node
-/// would find the wire silent and fence it again, for ever.
+/// The fence's command may take longer than the fenced node takes to boot. If the booted node were accepted as the wire too early, the
+/// fence would switch the wire off. The other node would find the wire silent and fence it again, for ever.
 #[test]
 fn a_peer_that_comes_back_while_it_is_being_fenced_is_not_counted_on_before_that_is_over() {
     let mut two = Two::with_paths(Arbiter::Fence);

@@ -17,7 +17,7 @@ use crate::service::{InheritedService, ServiceInput};
 use crate::table::{ConnectionId, Direction};
 use crate::takeover::{HEAD_START_EACH, HEAD_START_MAX, PORTION, PORTION_EVERY};
 
-/// Number of connections whose steps a takeover plans at once when it begins.
+/// Number of connections that a takeover plans when it begins. The others are planned one at a time.
 const FIRST: usize = 64;
 
 /// The wire of `services` services. It knows all their connections.
@@ -40,7 +40,7 @@ fn wire_of(services: u8, policy: RestartPolicy) -> Node {
     Node::new(config, at(0))
 }
 
-/// The wire sees a segment. The client's sequence numbers begin at 0, the server's at 1000. `seq` counts from there.
+/// The wire logs a segment. The client's sequence numbers begin at 0, the server's at 1000. `seq` is relative to the sender's first number.
 fn say(
     node: &mut Node,
     service: ServiceIndex,
@@ -91,7 +91,7 @@ fn open(
     opened
 }
 
-/// The primary of all services says that it leaves. It has just heard the node.
+/// The primary of all services says that it leaves. Its heartbeat echoes a heartbeat that the node sent at `now`.
 fn leave(node: &mut Node, now: Instant) {
     leave_after(node, now, Some(now));
 }
@@ -144,7 +144,7 @@ fn carry_out(node: &mut Node, now: &mut Instant, cost: Duration) -> Vec<(Action,
                 node.handle(*now, service, ServiceInput::Live { connection })
             }
             Action::Service(service, ServiceAction::HandOver { connection }) => {
-                // If the connection was restored before this call, its socket has all output that is in the log.
+                // A connection that is not in `endpoints` was restored before this call. Its socket has all output that is in the log.
                 let restored = endpoints.remove(&(service, connection));
                 let entry = node.service(service).table().get(connection);
                 let Some(endpoint) = restored.or_else(|| entry.map(Connection::endpoint)) else {
@@ -263,8 +263,8 @@ fn what_was_logged_before_a_long_absence_is_taken_over_if_the_primary_has_confir
     }
 }
 
-/// The node hears the primary's heartbeat at `now`. The primary has heard the heartbeat that the node sent at `echo`. The process that
-/// served `clients` has died.
+/// At `now` the node hears a heartbeat of the primary. The heartbeat reports that the process that served `clients` has died, and echoes
+/// the heartbeat that the node sent at `echo`.
 fn tell_orphans(node: &mut Node, now: Instant, sequence: u64, echo: Instant, clients: &[SocketAddr]) {
     let beat = ServiceBeat {
         orphans: Orphans {
@@ -291,7 +291,7 @@ fn clients(ports: std::ops::RangeInclusive<u16>) -> Vec<SocketAddr> {
     ports.map(|port| ([10, 1, 0, 1], port).into()).collect()
 }
 
-/// This holds under `fail-stop` too, because the primary may go on alone when the lease that it granted has ended.
+/// The wire must not adopt orphans after its lease has ended, not even under `fail-stop`: the primary may have gone on alone since then.
 #[test]
 fn a_dead_workers_connections_wait_until_the_primary_has_heard_the_wire_again() {
     let mut node = wire(1);
@@ -468,7 +468,8 @@ fn a_client_that_speaks_before_its_planned_steps_makes_them_urgent() {
     }
 }
 
-/// This holds even if the service with waiting clients comes after the service with idle connections.
+/// After the connections that are planned at the start, those with waiting clients come first, even if their service comes after the
+/// service with idle connections.
 #[test]
 fn nobody_waits_for_the_idle_connections_of_another_service() {
     let mut node = wire(2);
@@ -520,8 +521,8 @@ fn a_takeover_of_thousands_leaves_time_for_what_comes_meanwhile() {
     assert!(node.poll_timeout() > now, "nothing is left to be done at once");
 }
 
-/// A record of output comes to the log after the connection was restored: before its socket goes live, or after. The new application would
-/// send other bytes in place of this output.
+/// Output of the primary reaches the log only after the connection was restored: before the restored socket goes live, or after. The socket
+/// lacks this output, and the new application would send other bytes in its place.
 #[test]
 fn a_socket_that_lacks_output_is_not_gone_on_with() {
     for late in [None, Some("activate"), Some("hand over")] {
@@ -594,8 +595,8 @@ fn a_socket_that_lacks_output_is_not_gone_on_with() {
     }
 }
 
-/// The agent was away, so the primary may have gone on alone and sent more than the log shows. This includes connections whose handshake
-/// was under way.
+/// The agent was away, so the primary may have gone on alone and sent more than the log shows. So the wire continues no connection, not
+/// even one whose handshake was under way.
 #[test]
 fn a_wire_in_doubt_continues_nothing() {
     for is_in_doubt in [false, true] {

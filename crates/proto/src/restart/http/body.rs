@@ -24,7 +24,7 @@ pub(super) struct Chunked {
     is_complete: bool,
 }
 
-/// A place in a body's framing.
+/// Position in a body's framing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BodyPosition {
     /// Inside the chunked coding.
@@ -35,7 +35,7 @@ pub enum BodyPosition {
     UntilClose,
 }
 
-/// A place in the chunked coding (RFC 9112 §7.1).
+/// Position in the chunked coding (RFC 9112 §7.1).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChunkPosition {
     /// Inside a chunk's data, at least one byte before its end.
@@ -98,8 +98,8 @@ impl Body {
         }
     }
 
-    /// Takes one piece from the front of `bytes`. `None` if the bytes ended before the piece did; they are kept. Call this only
-    /// while the body is not complete.
+    /// Takes one piece from the front of `bytes`. `None` if the bytes ended before the piece did. In that case the bytes are kept for the
+    /// next call. Call this only while the body is not complete.
     pub fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Option<BodyPiece<'a>>, HttpFault> {
         if bytes.is_empty() {
             return Ok(None);

@@ -196,7 +196,8 @@ impl Ahead {
 
 /// Completes a size line of which the client has `said`. `in_chunk` more payload bytes belong to the application's chunk. If the
 /// line can be completed to that number, the client's and the application's chunk end at the same place. Otherwise the
-/// client's chunk gets the length that `said` gives: the primary had at least that many bytes.
+/// digits in `said` become the length of the client's chunk. The size that the primary was sending begins with these digits, so
+/// the primary's body has at least that many more bytes.
 fn open_chunk(said: &[u8], in_chunk: u64, to_client: &mut Vec<u8>) -> Result<ClientPosition, HttpMismatch> {
     let line = SizeLine::split(said);
     let size = format!("{in_chunk:x}");

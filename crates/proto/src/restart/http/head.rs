@@ -5,7 +5,8 @@ use std::mem::MaybeUninit;
 use super::body::Body;
 use super::section::{FIELDS_MAX, HttpFault, elements, has_bare_feed, next_section, whole};
 
-/// Bytes of the first word that are checked for a method. No method is longer, so later bytes say nothing about the protocol.
+/// Number of bytes of the first word that are checked for a method. A longer word passes this check. The parser of the header section then
+/// decides.
 const METHOD_MAX: usize = 64;
 
 /// Request methods, as far as they differ for a restart.
@@ -218,7 +219,7 @@ pub(super) fn begins_with_method(begun: &[u8], next: &[u8]) -> bool {
     end.is_none_or(|end| matches!(end, b' ' | b'\t'))
 }
 
-/// Whether `bytes` begin with the complete header section of a request that can be followed.
+/// Whether `bytes` begin with the complete header section of a request whose connection the tracker can follow (every method but CONNECT).
 pub fn begins_request(mut bytes: &[u8]) -> bool {
     let section = match bytes.first() {
         Some(first) if first.is_ascii_alphabetic() => next_section(&mut Vec::new(), &mut bytes),

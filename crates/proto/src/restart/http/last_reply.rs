@@ -1,7 +1,7 @@
 //! Makes a reply the last one of its connection by `Connection: close` (RFC 9112 §9.6), so that the client reconnects.
 //!
 //! The last reply is the first reply that begins while no other request waits. So each request that came before the last reply is answered.
-//! Connections that do not look like HTTP/1, or that end by themselves, pass unchanged.
+//! The bytes of a connection that does not look like HTTP/1, or that ends by itself, pass unchanged.
 
 use std::collections::VecDeque;
 

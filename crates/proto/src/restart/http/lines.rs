@@ -227,8 +227,8 @@ impl<'a> Candidates<'a> {
         Some(self.0.remove(index))
     }
 
-    /// The next line that is not volatile. Such lines must come in the same order. The blank line is the last of them,
-    /// so it matches only if no earlier one is missing in the log.
+    /// The next line that is not volatile. Lines that are not volatile must be in the same order in the log and in the regenerated section.
+    /// The blank line is the last of these lines, so it matches only if none of the others is missing in the log.
     fn first_fixed(&self) -> Option<usize> {
         self.0.iter().position(|candidate| candidate.rule.is_none())
     }

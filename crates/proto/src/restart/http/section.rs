@@ -58,8 +58,8 @@ pub(super) fn next_section<'a>(
     Ok(is_whole.then(|| std::mem::take(begun).into()))
 }
 
-/// Moves bytes from the front of `bytes` to `section`, up to the blank line that ends the section. True when the blank line is
-/// there.
+/// Moves bytes from the front of `bytes` to `section`, up to the blank line that ends the section. Returns true once the blank line is in
+/// `section`.
 pub(super) fn take_section(section: &mut Vec<u8>, bytes: &mut &[u8]) -> Result<bool, HttpFault> {
     while !bytes.is_empty() {
         let ended = take_line(section, bytes);
@@ -73,7 +73,7 @@ pub(super) fn take_section(section: &mut Vec<u8>, bytes: &mut &[u8]) -> Result<b
     Ok(false)
 }
 
-/// Moves bytes from the front of `bytes` to `line`, up to the next line feed. True when the line feed is there.
+/// Moves bytes from the front of `bytes` to `line`, up to the next line feed. Returns true once the line feed is in `line`.
 pub(super) fn take_line(line: &mut Vec<u8>, bytes: &mut &[u8]) -> bool {
     let end = memchr::memchr(b'\n', bytes).map(|feed| feed + 1);
     let (taken, rest) = bytes.split_at(end.unwrap_or(bytes.len()));

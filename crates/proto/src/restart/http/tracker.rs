@@ -31,7 +31,7 @@ pub struct Tracker {
     receiving: Receiving,
     unanswered: RequestQueue,
     replying: Replying,
-    /// Complete interim replies to the first unanswered request: the status and how many had it.
+    /// Complete interim replies to the first unanswered request: each status, and the number of replies with this status.
     interim: Vec<(u16, u32)>,
     /// At least one request and its reply are complete.
     has_exchanged: bool,
@@ -317,7 +317,7 @@ impl Tracker {
         receiving + replying + self.unanswered.memory() + interim
     }
 
-    /// No HTTP was exchanged, and a restart would be fed all of the input.
+    /// Whether no HTTP was exchanged, and a restart would be fed all of the input.
     fn is_at_start(&self) -> bool {
         !self.has_exchanged && self.unanswered.is_empty() && self.restart_input() == Offset::ZERO
     }
@@ -435,7 +435,7 @@ impl Tracker {
         Ok(())
     }
 
-    /// `rest` is the output after the header. Often it has the whole body; then nothing of the body need be remembered.
+    /// `rest` is the output after the header. If `rest` has the whole body, as it often has, nothing of the body needs to be remembered.
     fn on_reply_head(&mut self, head: Cow<'_, [u8]>, rest: &mut &[u8]) -> Result<(), HttpReason> {
         let to_head = self
             .unanswered
@@ -501,7 +501,7 @@ impl Tracker {
     }
 }
 
-/// The place where another protocol begins.
+/// The point in the two streams at which another protocol begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Switched {
     /// Start of the input that a replica must get in order to speak the new protocol.

@@ -79,7 +79,7 @@ pub(super) struct Unanswered {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Repeatability {
     Allowed,
-    /// The operator's rule forbids it.
+    /// The operator's rule forbids a second execution.
     Forbidden,
     /// The request's input is no longer kept, for this reason.
     Impossible(LogFull),

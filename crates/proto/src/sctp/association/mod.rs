@@ -1,4 +1,4 @@
-//! One association (RFC 9260 §4–§9). `handle_*` takes packets and time, `poll_*` gives packets, events and the next time.
+//! One association (RFC 9260 §4–§9). `handle_*` takes packets and time, `poll_*` returns packets, events, and the time of the next timeout.
 //!
 //! ```text
 //!   send ──▶ send_queue ──▶ poll_transmit ──▶ packets ──▶ handle_packet ──▶ arrivals, reassembly ──▶ receive
@@ -205,7 +205,7 @@ pub struct Association {
     /// The peer's first window. It limits the size of messages (`message_max`).
     peer_buffer: u32,
     repeated: Option<Repeated>,
-    /// The COOKIE ECHO proves that this end knows this key.
+    /// The shared key. With its COOKIE ECHO, this end proves that it knows the key.
     call_key: Option<CallKey>,
     /// When the shutdown is given up (T5-shutdown-guard).
     gives_up_at: Option<Instant>,
@@ -370,7 +370,7 @@ impl Association {
         !self.events.is_empty()
     }
 
-    /// Whether events wait of which the endpoint was not told yet. After this call, it counts as told.
+    /// Whether events wait of which the endpoint was not told yet. After this call, the endpoint counts as told.
     pub(super) fn take_unknown_news(&mut self) -> bool {
         self.has_news() && !std::mem::replace(&mut self.is_news_known, true)
     }
@@ -519,7 +519,7 @@ impl Association {
         }
     }
 
-    /// The watch has found that `path` does not answer, while another one does.
+    /// The watch has found that `path` does not answer, while another path does.
     fn on_silence(&mut self, now: Instant, path: PathId) {
         let primary = self.paths.primary();
         self.paths.on_silence(path);
@@ -553,7 +553,7 @@ impl Association {
         self.tell(AssociationEvent::Closed(reason));
     }
 
-    /// Ends the association at once. The peer is told the reason.
+    /// Ends the association without waiting for data. The peer is told the reason.
     pub fn abort(&mut self, reason: Bytes) {
         let reason = reason.slice(..reason.len().min(self.config.packet_room() / 2));
         self.send_abort(ErrorCause::UserAbort(reason), CloseReason::Aborted);

@@ -212,7 +212,7 @@ impl Association {
         }
     }
 
-    /// `bytes` bytes of data went to `path`. Probes that measure the other destinations may use a part of this number.
+    /// `bytes` bytes of data went to `path`. Probes that measure the other destinations may then use a fraction of as many bytes.
     fn earn(&mut self, path: PathId, bytes: u32) {
         if self.measures {
             for other in self.paths.ids().filter(|other| *other != path) {

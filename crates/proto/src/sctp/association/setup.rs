@@ -164,7 +164,7 @@ impl Association {
         let first = addresses.iter().position(answers);
         let first = first.or_else(|| addresses.iter().position(|address| called.contains(address)));
         addresses.swap(0, first.unwrap_or(0));
-        // Replies name destinations by their old numbers.
+        // Waiting replies name destinations by their old numbers, so they are dropped.
         self.replies.clear();
         let config = &self.config;
         self.paths = PathTable::new(config, &addresses, peer.window, now);
@@ -187,7 +187,7 @@ impl Association {
         self.queue_again(queued);
     }
 
-    /// Queues messages under new terms. Those that the peer cannot take return to the application.
+    /// Queues messages under new terms. Messages that the peer cannot take return to the application.
     fn queue_again(&mut self, queued: impl IntoIterator<Item = SctpMessage>) {
         let (streams, most) = (self.sender.streams(), self.message_max());
         let is_possible =
@@ -201,7 +201,7 @@ impl Association {
         }
     }
 
-    /// `path` belongs to the peer.
+    /// It is now known that `path` belongs to the peer.
     pub(super) fn confirm(&mut self, path: PathId) {
         self.is_renamed |= !self.paths.get(path).is_confirmed();
         self.paths.confirm(path);

@@ -14,8 +14,8 @@ use crate::sctp::tsn::Tsn;
 const GUARD_RTOS: u32 = 5;
 
 impl Association {
-    /// Ends the association when everything has arrived. No more messages are taken. Before the end of the handshake, the association is
-    /// aborted instead.
+    /// Ends the association when everything has arrived. From now on, new messages are refused. Before the end of the handshake, the
+    /// association is aborted instead.
     pub fn shutdown(&mut self, now: Instant) {
         if self.state.is_setup() {
             self.abort(Bytes::new());

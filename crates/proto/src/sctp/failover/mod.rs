@@ -30,7 +30,8 @@ pub enum FailoverPolicy {
     },
     /// New data leaves the primary on its first timeout; PMR only says which destinations are skipped (paper, Figure 13).
     Proposed,
-    /// A destination with more errors in a row than `max_retrans` (PFMR) is potentially failed and gets no new data (RFC 7829).
+    /// A destination with more errors in a row than `max_retrans` (PFMR) is potentially failed. It gets no new data while another
+    /// destination is active (RFC 7829).
     PotentiallyFailed {
         /// PFMR.
         max_retrans: u32,
@@ -86,7 +87,8 @@ impl FailoverState {
         }
     }
 
-    /// The phase as the paper numbers it, for reports.
+    /// The phase as the paper numbers it, for reports. [`FailoverPolicy::PotentiallyFailed`], which the paper does not have, is always
+    /// in I.
     pub const fn phase(self) -> &'static str {
         match self {
             Self::Temporary(TemporaryPhase::I, _)

@@ -2,13 +2,14 @@
 //! work).
 //!
 //! ```text
-//!   the path in use:  chunks sent, chunks lost                       p, one way
-//!   an idle path:     heartbeats sent, answered: both ways lost q    p = 1 − √(1 − q)
-//!   each path:        round-trip time without waiting                RTT
-//!   seconds per packet:                              RTT · √(2p/3) + RTO.Min · 32p³   (Padhye et al.)
+//!   the path in use:  chunks sent, chunks lost            p: loss rate of one way
+//!   an idle path:     heartbeats sent, heartbeats lost    q: loss rate of both ways together; p = 1 − √(1 − q)
+//!   each path:        least round-trip time               RTT
+//!   seconds per packet:                                   RTT · √(2p/3) + RTO.Min · 32p³   (Padhye et al.)
 //! ```
 //!
-//! The first term alone is the paper's simplified model. The second term is the time that a path loses in timeouts. Without this term, a
+//! The first term alone is the paper's simplified model, but with b = 1 instead of 2: when packets are lost, every packet is acknowledged by
+//! itself. The second term is the time that a path loses in timeouts. Without this term, a
 //! slow path with few losses would seem worse than it is, compared with a fast path that loses 5 % and more.
 //!
 //! Heartbeats of an idle path cost less than [`BUDGET`] of the bytes of data. A path is judged after [`SAMPLES_MIN`] samples. The primary
@@ -17,7 +18,7 @@
 
 use std::time::Duration;
 
-/// Largest part of the data's bytes that measuring may add.
+/// Maximum number of bytes that heartbeats may add, as a part of the data's bytes.
 pub const BUDGET: f64 = 0.01;
 /// Least number of samples of a path before it is judged.
 pub const SAMPLES_MIN: f64 = 100.0;
@@ -25,10 +26,10 @@ pub const SAMPLES_MIN: f64 = 100.0;
 pub const CAUTIOUS_SAMPLES_MIN: f64 = 20.0;
 /// Factor by which another path must carry more than the primary.
 pub const MARGIN: f64 = 1.05;
-/// Number of samples that the estimate remembers: older ones fade.
+/// Number of samples that the estimate remembers. Older samples fade.
 const MEMORY: f64 = 4000.0;
-/// Each sample of data above the least round-trip time raises it by the difference divided by this number, because a route may become
-/// longer. The least round-trip time rises slowly, because acknowledgements may be delayed.
+/// A round-trip time measured with data may exceed the least one. Then the least one rises by the difference divided by this number,
+/// because the route may have become longer. It rises slowly, because acknowledgements may be delayed.
 const DATA_RTT_RISE: u32 = 256;
 /// The same for samples of heartbeats. Their answers are not delayed, and an idle path has few of them.
 const HEARTBEAT_RTT_RISE: u32 = 8;
@@ -61,13 +62,14 @@ impl LossCount {
         (self.lost.max(0.5) / self.sent.max(1.0)).min(1.0)
     }
 
-    /// A lower bound of the lost part: a standard deviation and two losses below what was seen. The first losses come together in timeouts.
+    /// A lower bound of the lost part: a standard deviation and two losses below what was seen, but at least a quarter of it. The two
+    /// losses are subtracted because the first losses come in bunches, at timeouts. As in `rate`, at least half a loss is assumed.
     fn rate_at_least(&self) -> f64 {
         let lost = self.lost.max(0.5);
         (lost - lost.sqrt() - 2.0).max(0.25 * lost) / self.sent.max(lost)
     }
 
-    /// An upper bound of the lost part: two standard deviations above what was seen. With none lost, two are assumed.
+    /// An upper bound of the lost part: two standard deviations above what was seen. If nothing was lost, two losses are assumed.
     fn rate_at_most(&self) -> f64 {
         ((self.lost + 2.0 * (self.lost + 1.0).sqrt()) / self.sent.max(1.0)).min(1.0)
     }
@@ -80,13 +82,13 @@ pub struct PathQuality {
     pub data: LossCount,
     /// Heartbeats: lost on the way there or back.
     pub heartbeats: LossCount,
-    /// The least round-trip time, rising when all samples are above it.
+    /// The least round-trip time. Each longer sample raises it a little.
     rtt: Option<Duration>,
 }
 
 impl PathQuality {
     /// A chunk of data was acknowledged after `sample`. Acknowledgements of data may be delayed, answers to heartbeats are not. So mean
-    /// round-trip times could not be compared: with a small window, the path in use would seem to be slower by a third.
+    /// round-trip times of two paths could not be compared: with a small window, the path in use would seem to be slower by a third.
     pub fn on_acknowledged(&mut self, sample: Duration) {
         self.on_measured(sample, DATA_RTT_RISE);
     }
@@ -103,7 +105,7 @@ impl PathQuality {
         });
     }
 
-    /// The round-trip time without waiting. `None` before it is known.
+    /// The least round-trip time: without queueing and without delay of the acknowledgement. `None` before it is known.
     pub const fn rtt(&self) -> Option<Duration> {
         self.rtt
     }
@@ -130,13 +132,13 @@ impl PathQuality {
         model(rtt?, least_timeout, self.loss()?)
     }
 
-    /// The same for a path that data may leave: the packets per second that it carries at most.
+    /// The same for the path in use, from which data may move away: the packets per second that it carries at most.
     pub fn held_rate(&self, rtt: Option<Duration>, least_timeout: Duration) -> Option<f64> {
         self.loss()?;
         model(rtt?, least_timeout, self.one_way(LossCount::rate_at_least))
     }
 
-    /// The same for a path to which data may move. With few samples, the packets per second that it carries at least.
+    /// The same for a path to which data may move. If it has only few samples, the packets per second that it carries at least.
     pub fn promised_rate(&self, rtt: Option<Duration>, least_timeout: Duration) -> Option<f64> {
         let is_judged = self.samples() >= CAUTIOUS_SAMPLES_MIN;
         let at_most = || is_judged.then(|| self.one_way(LossCount::rate_at_most));
@@ -144,8 +146,8 @@ impl PathQuality {
     }
 }
 
-/// Packets per second (Padhye et al.). `None` if nothing arrives. Each packet is acknowledged (b = 1) once there are losses. A single loss
-/// is repaired without a timeout, so of Padhye's timeouts only the term of repeated losses is left.
+/// Packets per second (Padhye et al.). `None` if nothing arrives. As soon as there are losses, every packet is acknowledged by itself
+/// (b = 1). A single loss is repaired without a timeout, so of Padhye's timeouts only the term of repeated losses is left.
 fn model(rtt: Duration, least_timeout: Duration, loss: f64) -> Option<f64> {
     let in_windows = rtt.as_secs_f64().max(1e-6) * (2.0 * loss / 3.0).sqrt();
     let in_timeouts = least_timeout.as_secs_f64() * 32.0 * loss.powi(3);
@@ -223,7 +225,7 @@ mod tests {
         assert_eq!(data(1000, 1).rate(None, 1000 * MS), None);
     }
 
-    /// With 10 % on the primary, 25 answered heartbeats are enough. Two lost ones among them are not.
+    /// With 10 % loss on the primary, 25 heartbeats are enough if all are answered, but not if two of them are lost.
     #[test]
     fn a_much_better_path_is_recognised_early() {
         let primary = rate(100, 90 * MS);

@@ -297,7 +297,7 @@ fn a_closed_window_is_probed_and_opens_again() {
     assert!(net.at(1).counts().overflows > 3);
     net.is_lazy[1] = false;
     net.settle();
-    // The receiver announces the open window at once; the sender's next probe would come much later.
+    // The receiver announces the open window immediately; the sender's next probe would come much later.
     net.run(millis(300));
     assert_eq!(net.received[1].len(), 20);
 }

@@ -39,7 +39,7 @@ fn time_out(net: &mut TestNet, rto: u64) {
     net.run(Duration::from_secs(rto) + millis(100));
 }
 
-/// Both paths fail. Returns the destinations that new data has from one timeout to the next.
+/// Both paths fail. Returns the destinations of new data in Phase III, one after the other.
 fn dormant(action: DormantAction) -> Vec<u8> {
     let mut net = TestNet::connected(config(temporary(action, None), 0));
     net.lose(|_| true);
@@ -99,14 +99,14 @@ fn a_failover_is_permanent_after_more_errors_than_the_threshold() {
         }
         None
     };
-    // Timeouts after 1, 2, 4 and 8 seconds.
+    // The RTO is 1 s and doubles with each timeout, so the timeouts come after 1, 3, 7 and 15 s.
     assert_eq!(promoted_after(Some(0)), Some(11));
     assert_eq!(promoted_after(Some(1)), Some(31));
     assert_eq!(promoted_after(Some(2)), Some(71));
     assert_eq!(promoted_after(None), None);
 }
 
-/// Paper, Figure 13: data leaves on the first timeout, the primary fails after PMR + 1.
+/// Paper, Figure 13: data leaves the primary at the first timeout. The primary fails after PMR + 1 timeouts.
 #[test]
 fn the_proposed_mechanism_moves_at_once_and_detects_late() {
     let mut net = TestNet::connected(config(FailoverPolicy::Proposed, 2));
@@ -197,12 +197,13 @@ fn potentially_failed_destinations_are_ranked() {
     assert_eq!(place(&mut net).1, 0);
 }
 
-/// A transfer on path 0 of one message of 1,400 bytes per `every`, with losses in percent and one-way delays in milliseconds.
+/// A transfer on path 0 of one message of 1,400 bytes per `every`, with each path's `losses` in percent and one-way `delays` in
+/// milliseconds.
 fn informed(seconds: u64, every: Duration, losses: [u64; 2], delays: [u64; 2]) -> TestNet {
     let mut net = TestNet::connected(config(FailoverPolicy::Informed, 0));
     let mut count = [0_u64; 2];
     net.set_fate(move |leaving| {
-        // Evenly spread, so that the estimate is exact.
+        // Losses are evenly spread, so that the estimate of the loss rate is exact.
         let path = leaving.path;
         count[path] += losses[path];
         let is_lost = count[path] >= 100;

@@ -253,7 +253,7 @@ fn an_address_that_a_peer_only_claims_to_have_does_not_block_its_owner() {
     assert_eq!(net.events[1].len(), 1, "no restart");
 }
 
-/// RFC 9260 §5.1.2, rule D: an INIT that names an address of an association belongs to it.
+/// RFC 9260 §5.1.2, rule D: an INIT that names an address of an association belongs to that association.
 #[test]
 fn an_init_belongs_to_the_association_of_any_of_its_addresses() {
     let stranger = IpAddr::from([10, 7, 0, 1]);
@@ -265,7 +265,7 @@ fn an_init_belongs_to_the_association_of_any_of_its_addresses() {
     net.inject(1, stranger, init.clone());
     let (.., answer) = net.log.last().expect("an answer");
     assert!(matches!(answer.chunks[0], SctpChunk::Abort { .. }), "{answer:?}");
-    // While end 1 calls, only the called address is told its tag.
+    // While end 1 calls, only the called address is told end 1's tag.
     let mut net = TestNet::new(SctpConfig::default());
     net.lose(|_| true);
     net.call(1);
@@ -445,7 +445,7 @@ fn a_caller_without_the_key_takes_no_association() {
     assert_eq!(net.received[1].len(), 1);
 }
 
-/// If only one end has a key, there is no association, and the caller is told at once.
+/// If only one end has a key, there is no association, and the caller is told immediately.
 #[test]
 fn a_key_at_one_end_only_ends_the_call() {
     for end in 0..2 {

@@ -1,4 +1,4 @@
-//! Path MTU discovery and the watch over paths, in conversations.
+//! Tests of path MTU discovery and of the watch over paths, with two connected endpoints.
 
 use std::time::Duration;
 
@@ -106,8 +106,8 @@ fn a_watched_path_is_left_before_a_timeout_of_data() {
     net.log.clear();
     net.send(0, message(1, 3000));
     net.run(millis(300));
-    // The last heartbeat that was answered left up to 30 ms before the cut. A failure needs three intervals, a round trip of 40 ms,
-    // and four times the granularity of its variation.
+    // The first heartbeat that stays unanswered left at most 20 ms before the cut. The path counts as failed three intervals, a round trip
+    // of 40 ms, and four times the round trip's least variation (1 ms) after that heartbeat.
     let sent = net.sent_with(0, is_data);
     let (at, _) = sent
         .iter()

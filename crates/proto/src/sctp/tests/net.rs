@@ -41,7 +41,7 @@ pub struct TestNet {
     pub ids: [Option<AssociationId>; 2],
     pub received: [Vec<SctpMessage>; 2],
     pub events: [Vec<AssociationEvent>; 2],
-    /// Every packet that left: time, end, path, its chunks.
+    /// Every packet that left: time, sending end, path, and the packet.
     pub log: Vec<(Instant, usize, usize, SctpPacket)>,
     /// Ends that do not read their messages.
     pub is_lazy: [bool; 2],

@@ -6,7 +6,7 @@ use super::net::{PORT, TestNet, address, is_data, is_heartbeat, is_sack, message
 use crate::sctp::association::{AssociationEvent, CloseReason};
 use crate::sctp::{AssociationState, PathId, RetransmissionPolicy, SctpConfig};
 
-/// A bulk transfer, and path 0 is cut a second later. Returns when path 0 was declared failed, in seconds after the cut.
+/// Begins a bulk transfer, and cuts path 0 a second later. Returns when path 0 was declared failed, in seconds after the cut.
 fn detection(path_max_retrans: u32) -> u64 {
     let mut net = TestNet::connected(SctpConfig {
         path_max_retrans,
@@ -29,8 +29,8 @@ fn detection(path_max_retrans: u32) -> u64 {
     }
 }
 
-/// Paper, section II and III.2: 63 s with PMR = 5, 15 s with 3, 123 s with 6. PMR = 0 needs one timeout. Up to a second is added by delayed
-/// SACKs, for which new data waits after each timeout.
+/// Paper, section II and III.2: 63 s with PMR = 5, 15 s with 3, 123 s with 6. PMR = 0 needs one timeout. Delayed SACKs add up to a second,
+/// because new data waits for a SACK after each timeout.
 #[test]
 fn a_failure_is_detected_after_pmr_and_one_timeouts() {
     let late = [(0, 1), (3, 15), (5, 63), (6, 123)].map(|(retrans, timeouts)| detection(retrans) - timeouts);
@@ -143,7 +143,7 @@ fn idle_destinations_are_probed_and_their_failure_and_recovery_noticed() {
             .iter()
             .filter(|(_, on)| *on == path)
             .count();
-        // Every 30 s and an RTO with its jitter.
+        // One heartbeat every 30 s plus an RTO with its jitter.
         assert_eq!(count, 3, "path {path}");
     }
     net.lose(|leaving| leaving.path == 1);
@@ -188,7 +188,8 @@ fn an_address_that_never_answered_gets_no_data() {
     assert!(net.sent_with(0, is_heartbeat).iter().any(|(_, path)| *path == 1));
 }
 
-/// Path 0 has failed. A packet of twenty is lost on path 1. Returns the paths of all data, and how long it took.
+/// Path 0 has failed. Twenty packets go to path 1, and the one numbered `lost` is lost. Returns the path of each packet with data, and the
+/// time until all data has arrived.
 fn repair_on_the_last_path(retransmission: RetransmissionPolicy, lost: usize) -> (Vec<usize>, Duration) {
     let mut net = TestNet::connected(SctpConfig {
         retransmission,
@@ -223,7 +224,8 @@ fn repair_on_the_last_path(retransmission: RetransmissionPolicy, lost: usize) ->
     (paths, net.now.since(begun))
 }
 
-/// RFC 9260 §6.4: a retransmission goes to an active destination. If there is only one, that is where the chunk was lost.
+/// RFC 9260 §6.4: a retransmission goes to an active destination. If only one destination is active, the retransmission goes there, even if
+/// the chunk was lost there.
 #[test]
 fn the_last_destination_that_works_gets_its_own_retransmissions() {
     for retransmission in [RetransmissionPolicy::Alternate, RetransmissionPolicy::FastSame] {
@@ -241,7 +243,7 @@ fn the_last_destination_that_works_gets_its_own_retransmissions() {
     }
 }
 
-/// Twenty packets are lost on path 0, and path 1, where their retransmissions go, is dead.
+/// Packets are lost on path 0. They are retransmitted to path 1, which is dead.
 #[test]
 fn chunks_for_a_path_that_does_not_answer_do_not_hold_back_others() {
     let mut net = TestNet::with_paths(
@@ -299,7 +301,7 @@ fn an_address_that_answers_after_all_others_have_failed_gets_data() {
     assert_eq!(net.at(0).current(), PathId(1));
 }
 
-/// RFC 9260 §8.1 counts errors in a row over all destinations, and expects one per HB.interval from each idle one.
+/// RFC 9260 §8.1 counts errors in a row over all destinations, and expects at most one error per HB.interval from each idle destination.
 #[test]
 fn dead_idle_alternates_do_not_end_a_healthy_association() {
     let mut net = TestNet::with_paths(SctpConfig::default(), 4);
@@ -337,7 +339,7 @@ fn the_called_address_that_answers_is_the_primary_destination() {
     assert_eq!(net.received[1].len(), 1);
 }
 
-/// RFC 9260 §5.4, HB.Max.Burst: a peer may name addresses of other hosts. They get one packet per RTO, and not all at once.
+/// RFC 9260 §5.4, HB.Max.Burst: a peer may name addresses of other hosts. All of these addresses together get one packet per RTO.
 #[test]
 fn addresses_that_a_peer_claims_are_probed_one_after_the_other() {
     let mut net = TestNet::with_paths(SctpConfig::default(), 5);

@@ -432,7 +432,7 @@ fn messages_that_arrived_before_a_restart_can_be_read_after_it() {
     assert_eq!(net.received[1], [message(0, 100), message(0, 200)]);
 }
 
-/// A reply waits for a destination that the restarted peer does not have.
+/// When the peer restarts, a reply to one of its old addresses is still waiting to be sent. The restarted peer does not have this address.
 #[test]
 fn a_restart_forgets_replies_to_old_destinations() {
     let mut net = TestNet::connected(SctpConfig::default());

@@ -35,7 +35,7 @@ fn a_continued_reply_is_one_reply() {
             return;
         };
         let whole = continued(resume.clone(), regenerated, usize::MAX);
-        // Byte by byte for short streams, in larger pieces for long ones, to limit the time.
+        // Pieces of 1 and of 7 bytes for short streams. The pieces are larger for long streams, to limit the time.
         for step in [1, 7].map(|step| step + regenerated.len() / 1000) {
             let again = continued(resume.clone(), regenerated, step);
             let streams =

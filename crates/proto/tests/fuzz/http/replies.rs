@@ -18,7 +18,8 @@ pub fn asked(requests: &[u8]) -> Option<(Tracker, Vec<bool>)> {
     is_whole.then(|| (tracker, asked.iter().map(|request| request.to_head).collect()))
 }
 
-/// Reads `stream` with the other parser, and skips interim replies. Returns the place where the first final reply begins, and that reply.
+/// Reads `stream` with the other parser, and skips interim replies. Returns the offset at which the first final reply begins, and that
+/// reply.
 pub fn final_reply(stream: &[u8], to_head: bool) -> (usize, KawaMessage) {
     let mut begin = 0;
     loop {

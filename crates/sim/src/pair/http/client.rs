@@ -19,7 +19,7 @@ pub struct PlannedRequest {
     pub request: HttpRequest,
     /// Time between the reply to the previous request and the sending of this request.
     pub after: Duration,
-    /// The request is sent directly after the previous request, without waiting for the reply.
+    /// The request is sent directly after the previous request, without waiting for the previous request's reply.
     pub pipelined: bool,
 }
 
@@ -104,8 +104,8 @@ impl HttpClient {
         self.was_refused
     }
 
-    /// Whether the pair may have to cut the open reply. It must do so if the request must not be executed again, or if the request kills
-    /// the server that executes it again.
+    /// Whether the pair may have to cut the reply to the oldest request that has no complete reply yet. The pair must do so if the request
+    /// must not be executed again, or if the request kills the server that executes it again.
     pub fn may_be_cut(&self) -> bool {
         let open = self.reply.as_ref().map(|reply| &reply.request);
         open.into_iter()

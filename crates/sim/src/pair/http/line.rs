@@ -3,7 +3,7 @@
 /// The blank line that ends a header section, with the end of the line before it.
 pub(super) const HEAD_END: &[u8] = b"\r\n\r\n";
 
-/// Removes a header section from the front of `bytes` and returns it without its end. `None` if the section is not complete yet.
+/// Removes a header section from the front of `bytes` and returns it without [`HEAD_END`]. `None` if the section is not complete yet.
 pub(super) fn take_head(bytes: &mut Vec<u8>) -> Option<String> {
     let end = bytes
         .windows(HEAD_END.len())
@@ -13,7 +13,7 @@ pub(super) fn take_head(bytes: &mut Vec<u8>) -> Option<String> {
     Some(head)
 }
 
-/// Removes a line from the front of `bytes` and returns it without its end. `None` if the line is not complete yet.
+/// Removes a line from the front of `bytes` and returns it without its CRLF. `None` if the line is not complete yet.
 pub(super) fn take_line(bytes: &mut Vec<u8>) -> Option<String> {
     let end = bytes.windows(2).position(|window| window == b"\r\n")?;
     let line = String::from_utf8_lossy(&bytes[..end]).into_owned();

@@ -192,7 +192,7 @@ impl HttpRequest {
     }
 }
 
-/// Parameters of a node's server. Two executions of a request differ only because of these.
+/// Parameters of a node's server. Two executions of a request differ only because of these parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manner {
     /// Number of the node.

@@ -30,7 +30,7 @@ pub struct HttpServer {
     is_last: bool,
 }
 
-/// Output, in order.
+/// A piece of output. Pieces are sent in the order of their requests.
 #[derive(Debug)]
 enum PendingOutput {
     Continue,
@@ -63,7 +63,7 @@ impl HttpServer {
         }
     }
 
-    /// Reads complete parts of `received`. An error is a bad request.
+    /// Reads complete parts of `received`. Returns an error for a bad request.
     fn read(&mut self, now: Instant) -> Result<(), String> {
         loop {
             if let Some((request, from, reading)) = &mut self.receiving {
@@ -98,7 +98,7 @@ impl HttpServer {
             self.due.push_back(PendingOutput::Death(request));
         }
         let upload = request.upload;
-        // A server may leave out `100 Continue` if the body is there (RFC 9110 §10.1.1).
+        // A server may leave out `100 Continue` if a part of the body has arrived (RFC 9110 §10.1.1).
         let may_omit = !self.received.is_empty() && self.draws(&request, 2) == 0;
         if upload.is_some_and(|upload| upload.expects) && !may_omit {
             self.due.push_back(PendingOutput::Continue);

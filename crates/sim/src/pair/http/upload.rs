@@ -54,7 +54,7 @@ impl RequestBody {
 #[derive(Debug)]
 pub(super) struct BodyReader {
     chunked: bool,
-    /// Bytes left of the chunk, or of the body; `None` before a size line.
+    /// Bytes that are still to come of the current chunk, or of a body without chunks. `None` before a chunk's size line.
     left: Option<u64>,
     is_last: bool,
     sum: Sum,

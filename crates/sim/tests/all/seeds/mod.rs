@@ -12,7 +12,7 @@ pub const MS: Duration = Duration::from_millis(1);
 /// Time by which the pair has agreed on roles. Clients connect from then on.
 pub const START: Duration = Duration::from_millis(50);
 
-/// Time limit of a run. A client that is not done by then hangs.
+/// Time limit of a run. A client that is not done by then counts as a failure.
 pub const LIMIT: Duration = Duration::from_secs(2000);
 
 pub fn at(duration: Duration) -> Instant {
@@ -37,7 +37,7 @@ pub fn for_seeds(name: &str, seeds: Range<u64>, mut test: impl FnMut(u64, bool) 
         let text = std::env::var(variable).ok()?;
         Some(
             text.parse::<u64>()
-                .unwrap_or_else(|_| panic!("{variable} is a number")),
+                .unwrap_or_else(|_| panic!("{variable} must be a number")),
         )
     };
     let one = number("SEED");

@@ -1,4 +1,5 @@
-//! Server output, with a placeholder for the date and a choice of chunk boundaries.
+//! Conversations for the tests: requests and their replies. The replies have a placeholder for the date, and chunk boundaries that a test
+//! chooses.
 
 /// One request and its reply.
 pub struct HttpExchange {

@@ -98,7 +98,7 @@ fn other_chunk_boundaries_give_the_same_payload() {
     }
 }
 
-/// Reads the header lines (without dates) and the decoded body of each reply. It shares no code with the parser under test.
+/// Reads the header lines (without dates) and the decoded body of each reply. This function shares no code with the parser under test.
 fn parse(conversation: &HttpConversation, stream: &[u8]) -> Vec<(String, Vec<u8>)> {
     let stream = undated(stream);
     let mut stream = stream.as_slice();

@@ -1,4 +1,4 @@
-//! A reply is made the last one of its connection, and no request is lost by that.
+//! Tests that a reply is made the last one of its connection, and that no request gets lost when it is.
 
 use std::collections::VecDeque;
 

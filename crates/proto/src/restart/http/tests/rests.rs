@@ -156,7 +156,7 @@ fn another_part_or_another_content_is_a_mismatch() {
     assert!(continued(little, good, 1000).is_err());
 }
 
-/// The second and the third request ask for the whole content. All three requests get the mark.
+/// The second and the third request ask for the whole content. All three requests get the header line [`MARK`].
 #[test]
 fn only_the_first_request_is_changed() {
     let pipeline = GET.repeat(3);
@@ -179,7 +179,8 @@ fn only_the_first_request_is_changed() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// For every cut, the client gets exactly the missing bytes. A changed byte is found among the sent bytes that are asked for again.
+    /// For every cut, the client gets exactly the missing bytes. If one of the sent bytes that are requested again has changed, this is
+    /// detected.
     #[test]
     fn any_cut_is_continued_and_a_change_in_the_overlap_is_found(at in SAVES_MIN as usize + 32_768..LENGTH, change in 0.0..1.0_f64, xor in 1..=255_u8, step in 1..50_000_usize) {
         let tracker = cut(GET, FIELDS, at);

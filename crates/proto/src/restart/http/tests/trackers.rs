@@ -228,7 +228,7 @@ fn a_length_that_two_ends_may_read_differently_is_refused() {
     );
 }
 
-/// Receivers disagree about where such lines end.
+/// Receivers disagree about where a line with a bare LF or a stray CR ends.
 #[test]
 fn a_boundary_that_two_ends_may_see_elsewhere_is_refused() {
     let request = |text: &str| refused(text.as_bytes(), b"");

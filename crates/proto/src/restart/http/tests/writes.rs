@@ -234,8 +234,9 @@ impl<'a> CutConnection<'a> {
         self.start(index) + line as u64
     }
 
-    /// A new application gets the requests from the first unanswered one up to the first that must not be repeated. Exactly those
-    /// that may have been executed before are marked. Returns the index of the first request that the application does not get.
+    /// A new application gets the requests from the first unanswered one up to the first that must not be repeated. Exactly those requests
+    /// that may have been executed before get the header line [`MARK`]. Returns the index of the first request that the application does
+    /// not get.
     fn check_feed(&self, feed: &Feed, resume: &HttpResume) -> Result<usize, TestCaseError> {
         if matches!(resume, HttpResume::Refused(_)) {
             prop_assert_eq!(self.barred, Some(self.answered));
