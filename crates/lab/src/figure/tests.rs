@@ -173,7 +173,7 @@ const IMPOSSIBLE: &[(&str, &str, &str, &str, &str)] = &[
         FLOWS,
         "caching_after = 0",
         "caching_after = 9",
-        "flows.cluster.recovery.caching_after: must be",
+        "flows.cluster.recovery.caching_after: is 9, but must not exceed",
     ),
     ("halr-13", FLOWS, "gap = 0.02", "gap = ", "gap: "),
     (
@@ -181,14 +181,14 @@ const IMPOSSIBLE: &[(&str, &str, &str, &str, &str)] = &[
         FLOWS,
         "gap = 0.02",
         "gap = 0.000000001",
-        "flows.cluster.gap: at most",
+        "flows.cluster.gap: more than",
     ),
     (
         "halr-13",
         FLOWS,
         "hosts = 60",
         "hosts = 5000000000",
-        "flows.cluster.hosts: at most",
+        "flows.cluster.hosts: more than",
     ),
     (
         "halr-13",
@@ -251,7 +251,7 @@ const IMPOSSIBLE: &[(&str, &str, &str, &str, &str)] = &[
         STRINGS,
         "bin = 0.1",
         "bin = 1e-9",
-        "strings.rate.bin: at most",
+        "strings.rate.bin: more than",
     ),
     (
         "halr-26",
