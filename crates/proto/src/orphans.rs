@@ -210,9 +210,7 @@ impl ServiceOrphans {
 
     /// The next packets of `client` belong to the primary.
     pub(crate) fn forget_taken(&mut self, client: &SocketAddr) {
-        if !self.taken.is_empty() {
-            self.taken.remove(client);
-        }
+        self.taken.remove(client);
     }
 
     /// From now on this node answers for all connections.

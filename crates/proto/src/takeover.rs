@@ -423,7 +423,7 @@ impl Takeover {
     ) {
         match table.get(connection).map(Connection::restarts) {
             Some(Ok(())) => {
-                let steps = [
+                let steps: [ServiceAction; 1 + STEPS_AFTER_RESTORE] = [
                     ServiceAction::Restore { connection },
                     ServiceAction::MakeReady { connection },
                     ServiceAction::Drain,

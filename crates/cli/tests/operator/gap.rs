@@ -1,4 +1,4 @@
-//! The wire's agent is away for so long that packets pass unlogged.
+//! The wire's agent is away until packets pass unlogged.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

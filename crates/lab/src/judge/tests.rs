@@ -205,6 +205,18 @@ impl SyntheticRun {
         self.client(SAY);
     }
 
+    /// Sends the request `hello` straight to the primary: the wire does not see it.
+    fn hello_past_the_wire(&mut self) {
+        self.say(
+            false,
+            STRAIGHT_TO_PRIMARY,
+            Say {
+                data: b"hello",
+                ..SAY
+            },
+        );
+    }
+
     /// Sends the request `hello`, the first three bytes of the reply `wonderful`, and the client's acknowledgement of these bytes.
     fn exchange(&mut self) {
         self.client(Say {

@@ -65,7 +65,7 @@ fn orphans_untold(draw: &mut Draw) -> Story {
     ])
 }
 
-/// An agent is away for so long that it counts as dead. The node that continues without this agent fails, too.
+/// One node's agent is away until the other node declares that node dead. Then the node that speaks alone loses its power.
 fn away(draw: &mut Draw) -> Story {
     let kind = draw.pick(&[FaultKind::Agent, FaultKind::Pause]);
     let target = draw.pick(&[FaultTarget::Speaker, FaultTarget::Speaker, FaultTarget::Other]);

@@ -24,14 +24,7 @@ fn frames_cut_behind_the_headers_are_judged_by_their_lengths() {
 fn a_capture_with_losses_proves_no_absence_and_accuses_nobody() {
     let mut run = SyntheticRun::new();
     run.open();
-    run.say(
-        false,
-        STRAIGHT_TO_PRIMARY,
-        Say {
-            data: b"hello",
-            ..SAY
-        },
-    );
+    run.hello_past_the_wire();
     run.primary(Say { ack: 5, ..SAY });
     run.dropped[Point::NodeB as usize] = 1;
     let verdict = run.judge(&run.expected(None));

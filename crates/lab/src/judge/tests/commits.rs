@@ -7,14 +7,7 @@ fn an_acknowledgement_before_the_log_breaks_input_commit() {
     let mut run = SyntheticRun::new();
     run.open();
     // The segment bypasses the wire.
-    run.say(
-        false,
-        STRAIGHT_TO_PRIMARY,
-        Say {
-            data: b"hello",
-            ..SAY
-        },
-    );
+    run.hello_past_the_wire();
     run.primary(Say { ack: 5, ..SAY });
     let verdict = run.judge(&run.expected(None));
     let rules: Vec<_> = verdict
@@ -41,14 +34,7 @@ fn an_acknowledgement_before_the_log_breaks_input_commit() {
     // The wire sees the same bytes, but only after their acknowledgement was sent.
     let mut run = SyntheticRun::new();
     run.open();
-    run.say(
-        false,
-        STRAIGHT_TO_PRIMARY,
-        Say {
-            data: b"hello",
-            ..SAY
-        },
-    );
+    run.hello_past_the_wire();
     run.primary(Say { ack: 5, ..SAY });
     run.say(
         false,
