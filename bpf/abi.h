@@ -132,7 +132,7 @@ struct record {
 	__u16 service; /* index into the state array */
 	__u8 direction;
 	__u8 flags;
-	__u64 after;   /* position in the other ring of connections: read the records before this position first */
+	__u64 after;   /* position in `ring_overflow` if this record is in `ring`, and vice versa: read the records before it first */
 };
 
 #define RECORD_CHECKSUM_TRUSTED 1 /* hardware verified the checksum, or a sender on this machine left the checksum to hardware */
@@ -157,7 +157,7 @@ enum reason {
 	REASON_EGRESS_MUTE,       /* this node is mute for the service; dropped */
 	REASON_DEATH_FIN,         /* a FIN or RST of a dying process; dropped, or only the FIN removed from data */
 	REASON_SYN_WAITS,         /* a SYN of a client whose connection is being decided; dropped, TCP repeats it */
-	REASON_UNLOGGED,          /* passed without being logged: the log is full and the agent is away */
+	REASON_UNLOGGED,          /* passed without being logged: the rings are full and the agent is away */
 	REASON_EGRESS_EXPIRED,    /* the right to speak has ended; dropped */
 	REASON_LED_TO_WIRE,       /* a client's segment that bypassed the wire and reached the primary; sent to the wire, to be logged */
 	REASON_INPUT_HELD,        /* a client's input while the primary's state is copied; dropped, TCP repeats it */

@@ -55,7 +55,7 @@ static __always_inline int withhold_if_any(struct __sk_buff *skb, struct parsed 
 
 /*
  * Whether a segment is a window update that the agent sends in the primary's name: an empty segment that repeats the primary's last
- * numbers and offers the window that was withheld. Like the nft guard, this lets no RST of the agent pass.
+ * numbers and offers the window that was withheld. Like the nft guard, this function lets no RST of the agent pass.
  */
 static __always_inline _Bool is_update(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (skb->mark != MARK_SPEAK || !*(volatile __u32 *)&state->caps)

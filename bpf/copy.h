@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Copies a packet into a ring: linear or not, up to a 64 KB GSO packet. Uses no map. A record is a header of RECORD_HEADER bytes and the
- * packet from its IP header on.
+ * Copies a packet, linear or not, into a ring. The largest packet is a GSO packet of 64 KB. Uses no map. A record is a header of
+ * RECORD_HEADER bytes and the packet from its IP header on.
  */
 #ifndef STEADFAST_COPY_H
 #define STEADFAST_COPY_H
@@ -50,7 +50,7 @@ static __always_inline __u8 record_flags(struct __sk_buff *skb) {
 	return summed == CHECKSUM_UNNECESSARY || summed == CHECKSUM_PARTIAL ? RECORD_CHECKSUM_TRUSTED : 0;
 }
 
-/* Copies the first `len` bytes of the packet behind the header of a record. */
+/* Copies the first `len` bytes of the packet into a record, after the record's header. */
 static __always_inline int copy_packet(struct __sk_buff *skb, struct bpf_dynptr *to, __u32 len) {
 	if (can_copy_dynptr()) {
 		struct bpf_dynptr from;

@@ -3,7 +3,7 @@
  * The data path of an edge (docs/edge.md).
  *
  *   edge   tc ingress of each port: sends each packet that enters the cluster into a string, and forwards packets that leave the cluster.
- *   sweep  run by the agent: moves the idle flows of a string that has failed, and counts the flows.
+ *   sweep  run by the agent: moves the idle flows of a string that has failed, and counts all flows.
  *
  * The steps for a packet: edge_packet.h reads it, edge_flow.h finds its string, edge_tcp.h follows its connection, edge_cache.h copies it
  * for the cache, edge_send.h sends it on.
@@ -110,7 +110,7 @@ static __always_inline int enter(struct __sk_buff *skb, struct packet *p, struct
 
 /*
  * The flow of a packet that came out of the string `from`, which the other edge has chosen. A learned flow (EDGE_LEARNED: a leaving packet
- * made its entry) also gets the string `from`, unless `from` has failed. In that case the other edge does not know of the failure yet, and
+ * made its entry) moves to the string `from`, unless `from` has failed. In that case the other edge does not know of the failure yet, and
  * the flow keeps its string.
  */
 static __always_inline struct edge_flow *flow_leaving(struct packet *p, struct edge_state *state, struct edge_counts *counts,

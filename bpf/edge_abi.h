@@ -18,7 +18,7 @@
 /* The side of a subnet, seen from this edge. */
 enum edge_side {
 	EDGE_OUTSIDE = 0, /* on the same side as the outside port */
-	EDGE_INSIDE = 1,  /* behind the cluster: packets to them are steered into a string */
+	EDGE_INSIDE = 1,  /* behind the cluster: packets to the subnet are steered into a string */
 	EDGE_LOCAL = 2,   /* this machine, or reached without the cluster */
 };
 
@@ -105,10 +105,13 @@ struct edge_flow_key {
 
 /*
  * The sequence numbers that the agent's cache holds of a flow: proto::edge::CacheMirror. From them, the programs know which packets may
- * change the cache, and copy those.
+ * change the cache, and copy those. A packet in the cache *waits* until it is acknowledged.
  */
 struct edge_mirror {
-	/* The string's caching_epoch when this mirror was stored. If the string has another one now, the cache holds nothing of the flow. */
+	/*
+	 * The string's caching_epoch when this mirror was stored. If the string's caching_epoch differs now, the cache holds nothing of the
+	 * flow.
+	 */
 	__u32 caching_epoch;
 	__u32 held_seq;      /* first sequence number of the lowest waiting packet */
 	__u32 held_end;      /* sequence number after this packet */
@@ -207,7 +210,7 @@ struct edge_counts {
 struct edge_record {
 	__u64 time_ns;   /* CLOCK_MONOTONIC */
 	__u32 len;       /* bytes of packet that follow */
-	__u32 whole_len; /* bytes that the packet had */
+	__u32 whole_len; /* length of the whole packet in bytes */
 	__u16 gso_size;  /* 0: one segment */
 	__u8 string;
 	__u8 direction;  /* enum edge_direction */

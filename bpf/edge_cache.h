@@ -13,7 +13,7 @@
 #include "edge_maps.h"
 #include "edge_packet.h"
 
-/* What the mirror is updated from: numbers and flags of a packet, or of its first segment (copy_if_needed). */
+/* The numbers and flags from which the mirror is updated: those of a packet, or of its first segment (copy_if_needed). */
 struct segment {
 	__u32 seq, ack;
 	__u32 numbers; /* number of sequence numbers that the segment occupies */
@@ -136,9 +136,10 @@ __noinline int copy_to_ring(struct __sk_buff *skb, struct packet *p, struct edge
 }
 
 /*
- * Copies a packet if the cache needs it. Of a leaving GSO packet, only the first segment is copied. Of an entering GSO packet, too, unless
- * the policy is EDGE_CACHE_ALL or copies_entering is 1. A FIN is in the last segment, so a copy of only the first segment has none. Unless
- * the policy is EDGE_CACHE_ALL, the mirror takes only the first segment into account, even if the whole packet is copied.
+ * Copies a packet if the cache needs it. Only the first segment of a leaving GSO packet is copied. Only the first segment of an entering
+ * GSO packet is copied, too, unless the policy is EDGE_CACHE_ALL or copies_entering is 1. A FIN is in the last segment, so a copy of only
+ * the first segment has none. Unless the policy is EDGE_CACHE_ALL, the mirror takes only the first segment into account, even if the whole
+ * packet is copied.
  */
 __noinline int copy_if_needed(struct __sk_buff *skb, struct packet *p, struct edge_state *state, struct edge_counts *counts,
 			      struct edge_flow *flow) {

@@ -59,7 +59,7 @@ static __always_inline _Bool is_agent_away(struct edge_state *state) {
 	return now > seen && now - seen > state->agent_timeout_ns;
 }
 
-/* How packets of a string are steered. EDGE_HELD drops packets until the agent ends it, so it counts only while the agent is there. */
+/* How packets of a string are steered. Only the agent ends EDGE_HELD, so while the agent is away, EDGE_HELD counts as EDGE_DOWN. */
 static __always_inline __u32 steering_of(struct edge_state *state, struct edge_string *string) {
 	__u32 steering = NOW(string->steering);
 	return steering == EDGE_HELD && is_agent_away(state) ? EDGE_DOWN : steering;
@@ -84,7 +84,7 @@ static __always_inline void leave_bucket(struct edge_string *string, struct edge
 	flow->bucket = 0;
 }
 
-/* A packet of the flow enters its string. */
+/* Counts the flow in the current bucket, because a packet of the flow enters the string. */
 static __always_inline void note_activity(struct edge_string *string, struct edge_flow *flow) {
 	__u32 now = bpf_ktime_get_coarse_ns() >> EDGE_BUCKET_SHIFT;
 	if (flow->bucket == now)
@@ -149,7 +149,7 @@ static __noinline struct edge_flow *begin_flow(struct edge_state *state, struct 
 	return bpf_map_lookup_elem(&flows, &p->key);
 }
 
-/* Remembers the string of a packet whose first fragment this is. */
+/* Remembers the string of an IP packet. `p` is the packet's first fragment. */
 __noinline int remember_fragment(struct edge_state *state, struct packet *p, __u32 string) {
 	if (!state || !p)
 		return -1;
@@ -160,7 +160,10 @@ __noinline int remember_fragment(struct edge_state *state, struct packet *p, __u
 	return bpf_map_update_elem(&fragments, &key, &value, BPF_ANY);
 }
 
-/* The string of a packet without a flow. A fragment follows its packet's first fragment. Other packets' addresses choose the string. */
+/*
+ * The string of a packet without a flow. A fragment follows its packet's first fragment. The string of any other packet follows from its
+ * addresses.
+ */
 __noinline __u32 string_without_flow(struct edge_state *state, struct packet *p) {
 	if (!state || !p)
 		return 0;

@@ -29,7 +29,7 @@ struct {
 	__type(value, struct edge_fragment);
 } fragments SEC(".maps");
 
-/* enum edge_side of destinations. Looked up only for packets of no known flow. */
+/* enum edge_side of destinations. Looked up only for packets that belong to no known flow. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 1 << 16);

@@ -13,7 +13,9 @@ enum local {
 	LOCAL_COOKIE,  /* a listener that answered the SYN with a SYN cookie and kept no state: this segment makes the connection */
 };
 
-/* Whether a segment acknowledges a SYN cookie of this listener. The kernel denies it quickly if the listener has sent no cookies lately. */
+/*
+ * Whether a segment acknowledges a SYN cookie of this listener. The kernel answers no quickly if the listener has sent no cookies lately.
+ */
 static __always_inline _Bool brings_cookie(struct __sk_buff *skb, struct parsed *packet, struct bpf_sock *listener) {
 	__u8 header[sizeof(struct ipv6hdr)] = {};
 	__u32 len = packet->ip.v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);

@@ -3,7 +3,7 @@
 #ifndef STEADFAST_LOOPBACK_H
 #define STEADFAST_LOOPBACK_H
 
-/* A segment from a program on this node to a service. */
+/* Handles a segment from a program on this node to a service. */
 static __always_inline int hear_own(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (!same_address(packet->ip.source, state->own_address))
 		return TC_ACT_OK; /* without the mark nft refuses the segment, and the program gets an error */
@@ -16,7 +16,7 @@ static __always_inline int hear_own(struct __sk_buff *skb, struct parsed *packet
 	return verdict;
 }
 
-/* A segment from a service to a program on this node. On the primary it goes through the peer's wire. */
+/* Handles a segment from a service to a program on this node. On the primary, the segment goes through the peer's wire. */
 static __always_inline int say_to_own(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (!same_address(packet->ip.destination, state->own_address))
 		return TC_ACT_OK;

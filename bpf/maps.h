@@ -60,8 +60,8 @@ struct {
 
 /*
  * Ring of known clients' segments for which `ring` has no room, because the agent is late. The agent must read a segment after all
- * records that were reserved before it in either ring. So each record contains the position of the other ring, read before the record was
- * reserved.
+ * records that were reserved before it in either ring. So each record contains the other ring's producer position, which was read before
+ * the record was reserved.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

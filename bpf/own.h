@@ -38,7 +38,7 @@ static __always_inline int deliver_here(struct __sk_buff *skb) {
 	return bpf_redirect(LOOPBACK_IFINDEX, BPF_F_INGRESS);
 }
 
-/* The service to which a socket of this network namespace is about to be connected; NULL: none of ours. */
+/* Returns the service to which a socket of this network namespace is about to be connected; NULL: none of this node's services. */
 static __always_inline struct service_state *connects_to(struct bpf_sock_addr *ctx, struct service_key *key, __u32 *index) {
 	__u32 zero = 0;
 	struct node_state *state = bpf_map_lookup_elem(&node, &zero);

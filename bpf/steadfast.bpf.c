@@ -2,7 +2,7 @@
 /*
  * The wire and the guards.
  *
- *   wire   tc ingress of the service interface: on the backup, log each packet of a service, then release it.
+ *   wire   tc ingress of the service interface: on the backup, logs each packet of a service, then releases it.
  *   guard  tc egress of the same interface: drops segments of a VIP if this node has no right to speak for it.
  *   death  cgroup/sock_release: marks the sockets of dying processes, so that the guard can drop their FIN and RST.
  *   loopback, connect4, connect6: wire and guard of clients on this node itself (own.h).
@@ -82,7 +82,7 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 
 #define NOT_REFUSED -1
 
-/* Why a wire does not let this segment pass now. NOT_REFUSED: it does. The gate of a single connection is its entry in `held`. */
+/* Returns the reason why the wire does not let this segment pass now, or NOT_REFUSED. A single connection's gate is its entry in `held`. */
 static __always_inline int refusal(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (gate_now(state) != GATE_WIRE || held_as(packet, state))
 		return REASON_GATE_CLOSED;
@@ -252,7 +252,7 @@ static __always_inline int carry(struct __sk_buff *skb, struct parsed *packet, s
 	}
 }
 
-/* A segment that reaches the primary. */
+/* Handles a segment that reaches the primary. */
 static __always_inline int reach_primary(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	_Bool is_from_wire = from_peer(skb, state);
 	if (is_from_wire)
@@ -264,7 +264,10 @@ static __always_inline int reach_primary(struct __sk_buff *skb, struct parsed *p
 	}
 	if (is_from_wire)
 		return same_address(packet->ip.source, state->own_address) ? deliver_here(skb) : TC_ACT_OK;
-	/* A neighbour that does not know the wire yet has sent it. The primary must not accept a segment that the wire has not logged. */
+	/*
+	 * A neighbour that does not know the wire yet has sent this segment. The primary must not accept a segment that the wire has not
+	 * logged.
+	 */
 	count(packet->service, REASON_LED_TO_WIRE);
 	return release_to_peer(skb, state);
 }
@@ -283,8 +286,8 @@ __noinline int lets_unread_pass(__u32 service, __u32 leaves) {
 }
 
 /*
- * An unreadable packet to or from a VIP. Its service is unknown, so it passes only if every service at the VIP lets it. Such a packet
- * cannot be logged, so only a node that speaks alone may send it.
+ * Handles an unreadable packet to or from a VIP. The packet's service is unknown, so it passes only if every service at the VIP lets it
+ * pass. Such a packet cannot be logged, so only a node that speaks alone may send it.
  */
 static __noinline int pass_unread(__u64 services, enum verdict verdict, _Bool leaves) {
 	for (__u32 i = 0; i < SERVICES_MAX && services; i++, services >>= 1) {
@@ -399,7 +402,7 @@ int guard(struct __sk_buff *skb) {
 
 #include "loopback.h"
 
-/* Death by signal other than an orderly SIGTERM, SIGINT or SIGHUP. */
+/* Whether a process died by a signal other than an orderly SIGTERM, SIGINT or SIGHUP. */
 static __always_inline _Bool is_killed(int exit_code) {
 	int signal = exit_code & 0x7f;
 	return signal && signal != 15 && signal != 2 && signal != 1;

@@ -34,7 +34,7 @@ impl Deref for Core {
 
 #[expect(missing_docs, reason = "they are the methods of `Node`")]
 impl Core {
-    /// A node, whose inputs are recorded from the beginning if there is a recorder.
+    /// Makes a node. A `recorder` records the node's inputs from the beginning.
     pub fn new(config: NodeConfig, now: Instant, recorder: Option<Box<dyn EntryRecorder>>) -> Self {
         let mut recorder = recorder;
         if let Some(recorder) = &mut recorder {
@@ -94,7 +94,7 @@ impl Core {
     /// As [`Node::handle_handover`].
     ///
     /// # Errors
-    /// Why the node refuses.
+    /// If the node refuses. The error is the reason.
     pub fn handle_handover(&mut self, now: Instant, service: ServiceIndex) -> Result<(), OrderRefusal> {
         self.record(|| Entry::SwapRoles { now, service });
         self.node.handle_handover(now, service)
@@ -125,7 +125,7 @@ impl Core {
         self.node.handle_timeout(now);
     }
 
-    /// The next action to carry out: [`Node::poll_action`], and [`Node::handle_idle`] whenever that has none.
+    /// The next action to carry out. Calls [`Node::poll_action`], and calls [`Node::handle_idle`] whenever no action is left.
     pub fn next_action(&mut self) -> Option<Action> {
         loop {
             let action = self.node.poll_action();

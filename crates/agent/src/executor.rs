@@ -118,7 +118,7 @@ impl<K: Kernel> Executor<K> {
     }
 }
 
-/// Tells the node if `outcome`, the result of a step in a service's network, is a failure.
+/// Tells the node about a failed step in a service's network. Does nothing if `outcome` is a success.
 fn note<K: Kernel>(kernel: &K, core: &mut Core, service: ServiceIndex, outcome: Result<(), String>) {
     if let Err(why) = outcome {
         core.handle(kernel.now(), service, ServiceInput::Failed { why });

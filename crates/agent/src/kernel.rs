@@ -16,8 +16,8 @@ use proto::takeover::HandedOver;
 
 /// Receives the records of a log.
 pub trait LogReader {
-    /// A packet that was logged at `at`, from its IP header on. `source` is the packet's place, if its bytes stay on a [`Shelf`] (the
-    /// caller's memory).
+    /// Receives a packet that was logged at `at`. `packet` begins with the IP header. `source` is the packet's place, if its bytes stay on
+    /// a [`Shelf`] (the caller's memory).
     fn packet(
         &mut self,
         at: Instant,
@@ -28,14 +28,15 @@ pub trait LogReader {
         source: Option<OnShelf<'_>>,
     );
 
-    /// Copies the bytes that the log still needs out of `shelf`, which has all packets since the last call. The caller then clears it.
+    /// Copies the bytes that the log still needs out of `shelf`, which has all packets since the last call. The caller then clears the
+    /// shelf.
     fn keep(&mut self, shelf: &dyn Shelf);
 }
 
 /// A message for the peer's agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageToPeer {
-    /// Says what this node is and does.
+    /// Announces this node's roles and state.
     Heartbeat(Heartbeat),
     /// Asks what the peer's kernel knows of these clients' connections.
     Ask {
@@ -112,7 +113,7 @@ pub trait Kernel {
     fn transmit(&mut self, packet: &[u8]);
     fn run_sync(&mut self, run: SyncRun);
     fn hold_input(&mut self, service: ServiceIndex, until: Option<Instant>);
-    /// Tells the operator, and stores the part of the report that the next agent must know.
+    /// Shows the report to the operator, and stores the part that the next agent must know.
     fn report(&mut self, node: &Node, service: ServiceIndex, report: &OperatorReport);
 
     /// Sends a message to the peer's agent.
@@ -120,7 +121,7 @@ pub trait Kernel {
     /// Probes whether the peer's kernel answers, independently of the peer's agent.
     fn probe(&mut self);
 
-    /// Takes the number of packets of a service that passed without being logged since the last call.
+    /// Returns how many packets of a service passed without being logged since the last call.
     fn take_unlogged(&mut self, service: ServiceIndex) -> u64;
     /// Reads the log to its end, including records that are being written.
     fn read_all(&mut self, reader: &mut dyn LogReader);
@@ -180,9 +181,8 @@ pub trait Kernel {
         connection: ConnectionId,
         client: SocketAddr,
     ) -> Result<(), String>;
-    /// Writes input to a replica, then its end if `ends`. Returns what the replica took. `None`: there is no such
-    /// replica, or the replica takes nothing now. [`feed_replica`](crate::feed_replica) is called again when it takes
-    /// input.
+    /// Writes input to a replica, then the end of input if `ends`. Returns what the replica took. `None`: there is no such replica, or the
+    /// replica takes nothing now. [`feed_replica`](crate::feed_replica) is called again when the replica takes input.
     fn write_replica<'a>(
         &mut self,
         service: ServiceIndex,

@@ -172,7 +172,7 @@ impl Entry {
         }
     }
 
-    /// Writes the entry.
+    /// Writes the entry, with its length before it. Returns the number of bytes written.
     ///
     /// # Errors
     /// The writer's error.

@@ -1,4 +1,4 @@
-//! Runs an operator's command, and never waits for it much longer than its limit.
+//! Runs an operator's command, and never waits much longer than the command's time limit.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -50,8 +50,8 @@ pub enum CommandOutcome {
 /// A thread waits for each run.
 static UNDEAD: Mutex<BTreeMap<Vec<String>, usize>> = Mutex::new(BTreeMap::new());
 
-/// Runs `command`, a program and its arguments, with `environment` added to this process's own. Its stdout is dropped. Its stderr goes
-/// into the outcome with [`LatePolicy::Kill`], else to this process's stderr.
+/// Runs `command`, a program and its arguments, with this process's environment and `environment`. The command's stdout is dropped. The
+/// command's stderr goes into the outcome with [`LatePolicy::Kill`], else to this process's stderr.
 ///
 /// # Errors
 /// If the command cannot be run, or if too many late runs of it have not ended. With [`LatePolicy::Leave`], a late run counts only if the

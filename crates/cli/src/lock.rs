@@ -17,10 +17,10 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-/// The lock of the daemon, in its state directory.
+/// Name of the daemon's lock file in the state directory.
 pub const DAEMON: &str = "lock";
 
-/// The lock of the keeper, in the same directory.
+/// Name of the keeper's lock file in the same directory.
 pub const KEEPER: &str = "keeper.lock";
 
 /// How long to retry a lock whose file names a dead process, or none.

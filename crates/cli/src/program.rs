@@ -1,4 +1,4 @@
-//! Finds the path of this program's file. A keeper, or the new program of an upgrade, is started from it.
+//! Finds the path of this program's file. A keeper and the new program of an upgrade are started from this path.
 
 use std::fs;
 use std::io;
@@ -10,9 +10,9 @@ use std::sync::OnceLock;
 /// The suffix that the kernel adds to the path of a removed file in `/proc/<pid>/exe`.
 const DELETED: &[u8] = b" (deleted)";
 
-/// The path that this program was started from. Only the first call looks for the path, because a package may replace the file later. If
-/// the first argument is a path of the running file, the result is this path. Its symbolic links are not resolved, because an upgrade may
-/// change their targets. Otherwise the result is the target of `/proc/self/exe`, in which all links are resolved.
+/// Returns the path from which this program was started. Only the first call looks for the path, because a package may replace the file
+/// later. If `argv[0]` is a path of the running file, the result is `argv[0]` as an absolute path. Symbolic links in it are not resolved,
+/// because an upgrade may change their targets. Otherwise the result is the target of `/proc/self/exe`, in which all links are resolved.
 ///
 /// # Errors
 /// If the path cannot be found.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
-/// A pipe whose readable end the loop waits for.
+/// A pipe. The daemon's loop waits until its reading end is readable.
 pub struct Wakeup {
     write: Arc<UnixStream>,
     read: UnixStream,
@@ -31,7 +31,7 @@ impl Wakeup {
         })
     }
 
-    /// A flag that each of these signals sets. The signal wakes the loop.
+    /// Returns a flag that each of `signals` sets. Each of these signals also wakes the loop.
     ///
     /// # Errors
     /// If a signal cannot be caught.
@@ -44,11 +44,11 @@ impl Wakeup {
         Ok(flag)
     }
 
-    /// A function with which other threads wake the loop.
+    /// Returns a function that other threads call to wake the loop.
     pub fn waker(&self) -> impl Fn() + Clone + Send + Sync + 'static {
         let write = Arc::clone(&self.write);
         move || {
-            let _ = (&*write).write(&[1]); // full: a wake-up is under way already
+            let _ = (&*write).write(&[1]); // fails if the pipe is full: then a wake-up is already under way
         }
     }
 

@@ -6,8 +6,8 @@
 //! fuzz/TARGET.dict         phrases of the input's language, in libFuzzer's format
 //! ```
 //!
-//! `cargo test` runs a target with its corpus, then for [`TIME`] with inputs made from corpus and dictionary. In a build by `scripts/fuzz`,
-//! libFuzzer makes the inputs instead, guided by coverage.
+//! `cargo test` runs a target on its corpus. Then it runs the target for [`TIME`] on inputs made from corpus and dictionary. In a build by
+//! `scripts/fuzz`, libFuzzer makes the inputs instead, guided by coverage.
 
 use std::fmt;
 use std::fs;
@@ -133,7 +133,7 @@ impl Drop for FuzzTarget {
     }
 }
 
-/// Prints the name of a corpus file if the target panics with its input.
+/// Prints the name of a corpus file if the target panics on the file's input.
 struct PanicReporter<'a>(&'a Path);
 
 impl Drop for PanicReporter<'_> {
@@ -154,7 +154,7 @@ impl ValueGenerator for Inputs<'_> {
     }
 }
 
-/// The phrase in a line of a dictionary: `name="text"`, with the escapes `\\`, `\"` and `\xAB`. `None` for a comment.
+/// Returns the phrase in a line of a dictionary: `name="text"`, with the escapes `\\`, `\"` and `\xAB`. `None` for a comment.
 fn phrase(line: &str) -> Option<Vec<u8>> {
     if line.starts_with('#') {
         return None;

@@ -1,11 +1,11 @@
-//! Makes an input in the target's language: takes an input of the corpus or a sequence of phrases, and changes it at a
+//! Makes inputs in the target's language. An input begins as an input of the corpus or as a sequence of phrases, and is then changed at a
 //! few places.
 
 use std::path::PathBuf;
 
 use bolero::{Driver, ValueGenerator};
 
-/// An input of this length in bytes, or a longer one, gets no duplicated parts.
+/// In an input of this length in bytes, or longer, no part is duplicated.
 const LENGTH_MAX: usize = 64 * 1024;
 
 type Corpus = [(PathBuf, Vec<u8>)];
@@ -68,7 +68,7 @@ fn change<D: Driver>(
     Some(())
 }
 
-/// A position in `input`: anywhere, or after a delimiter.
+/// Draws a position in `input`. In half of the draws, returns the position after the next delimiter instead.
 fn place<D: Driver>(driver: &mut D, input: &[u8]) -> Option<usize> {
     let anywhere = below(driver, input.len() + 1)?;
     if below(driver, 2)? == 0 {

@@ -16,7 +16,7 @@ use crate::process::LoggedProcess;
 pub const SNAP_DEFAULT: u32 = 256;
 /// Size of tcpdump's kernel buffer, in KiB: 0.2 s of the fastest traffic that two cores can make.
 const BUFFER_KIB: u32 = 64 << 10;
-/// Time after which tcpdump has every packet that has passed: the kernel delivers an unfilled block after a second.
+/// Time after which tcpdump has every packet that has passed the interface: the kernel delivers a partly filled block after one second.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1100);
 const START_LIMIT: Duration = Duration::from_secs(10);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
@@ -58,7 +58,7 @@ impl Point {
 pub struct CapturedInterface<'a> {
     /// The capture point to which the judge assigns this interface's packets.
     pub point: Point,
-    /// The name of its file, without the extension.
+    /// The name of the capture's file, without the extension.
     pub name: String,
     /// The namespace of the interface.
     pub namespace: &'a Netns,
@@ -73,9 +73,9 @@ pub struct Capture {
     pub point: Point,
     /// The file.
     pub path: PathBuf,
-    /// Packets in it.
+    /// Number of packets in the file.
     pub packets: u64,
-    /// Packets that the kernel had no room for. If there are any, the capture cannot prove that a packet was absent.
+    /// Packets that the kernel dropped because its buffer was full. If there are any, the capture cannot prove that a packet was absent.
     pub dropped: u64,
 }
 
@@ -107,7 +107,7 @@ impl Captures {
         Self::start_at(&places, directory, snap)
     }
 
-    /// Starts a capture at each of `places` and waits until each one sees every packet. Files are `DIRECTORY/NAME.pcap`.
+    /// Starts a capture at each of `places`, and waits until all captures have begun. Files are `DIRECTORY/NAME.pcap`.
     ///
     /// # Errors
     /// If tcpdump cannot be started or does not listen in time.

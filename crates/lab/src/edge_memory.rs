@@ -15,7 +15,7 @@ use crate::judge::packet::CapturedSegment;
 use crate::judge::pcap::{PcapError, PcapReader};
 use crate::run::{LabOutcome, WrongUse, conclude};
 
-/// Estimate from a capture how much the two edges of a cluster would hold if they cached packets all the time.
+/// Estimate from a capture how much memory the two edges of a cluster would need if they cached packets all the time.
 ///
 /// The estimate assumes that both edges are where the capture was made: R1 towards the clients, R2 towards the servers.
 #[derive(Clone, Debug, Args)]
@@ -221,7 +221,7 @@ struct IdleTracker {
 }
 
 impl IdleTracker {
-    /// Notes a packet; returns the connections that have been silent for `idle`.
+    /// Notes a packet of connection `key`. Returns the connections that have been silent for longer than `idle`, and forgets them.
     fn seen(&mut self, key: u32, at_ns: u64, idle: Duration) -> Vec<u32> {
         if let Some(before) = self.last.insert(key, at_ns) {
             self.order.remove(&(before, key));

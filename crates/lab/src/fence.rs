@@ -23,10 +23,10 @@ pub struct FenceOptions {
     /// The switch's namespace.
     #[arg(long)]
     switch: String,
-    /// A port of the switch that one of the node's cables is in; given once per cable.
+    /// The switch's port of one of the node's cables; given once per cable.
     #[arg(long = "port")]
     ports: Vec<String>,
-    /// Milliseconds until the power is off, as with a management controller that is slow.
+    /// Milliseconds until the power is off. This simulates a slow management controller.
     #[arg(long, default_value_t = 0)]
     takes_ms: u64,
     /// The node's namespace.
@@ -70,7 +70,8 @@ pub fn command(
         .collect())
 }
 
-/// Cuts the node's cables, then kills every process in the node except captures, which are observers outside of it.
+/// Cuts the node's cables, then kills every process in the node's namespace except tcpdump: a capture is an observer and not part of the
+/// node.
 ///
 /// # Errors
 /// If a step fails; the power may then still be on.
@@ -80,7 +81,8 @@ pub fn fence(options: &FenceOptions) -> Result<()> {
     // One write, so that the lines of two commands do not mix.
     journal.write_all(format!("{started_ns} {}\n", options.node).as_bytes())?;
     let switch = Netns::open(&options.switch)?;
-    // From here on the command runs in the switch's namespace. So the death of the node that gave the order does not end the command.
+    // This process starts in the namespace of the node that ordered the fence. If that node dies, the lab kills all processes in its
+    // namespace. So continue in the switch's namespace.
     switch.enter()?;
     std::thread::sleep(Duration::from_millis(options.takes_ms));
     for port in &options.ports {

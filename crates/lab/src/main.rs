@@ -3,7 +3,7 @@
 
 #![deny(clippy::print_stdout)]
 
-/// Prints a line to stdout. If the reader has closed its pipe, the line is dropped: the run goes on, and its exit code counts.
+/// Prints a line to stdout. If the reader has closed the pipe, the line is dropped: the run continues and still returns its exit code.
 macro_rules! say {
     ($($line:tt)*) => {{
         use std::io::Write;
@@ -50,7 +50,7 @@ use tracing_subscriber::EnvFilter;
 
 use self::run::{LabOutcome, WRONG_USE, exit_code};
 
-/// Breaks things on purpose, on this one machine, and says whether the connections survived.
+/// Injects failures into a network on this machine, and reports whether the connections survived.
 ///
 /// Every lab builds its own network of namespaces and removes it at the end, also after ^C or kill -9; nothing outside
 /// is touched. Results go to stdout, everything else to stderr. RUST_LOG=debug shows each step.
@@ -82,7 +82,7 @@ enum LabCommand {
     PathsCut(paths::cut::PathsCutOptions),
     #[command(name = "paths-programs")]
     PathsPrograms(paths::programs::PathsProgramsOptions),
-    /// One end of an association, for `bench paths`
+    /// One end of an SCTP association, for `bench paths`.
     #[command(name = "sctp-peer", hide = true)]
     SctpPeer(paths::peer::SctpPeerOptions),
     /// One end of a TCP connection, for `bench paths`.

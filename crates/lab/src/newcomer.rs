@@ -13,8 +13,8 @@ use crate::node::ServerSoftware;
 /// most 3 s after the first SYN.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Connects a new client to `application` at `service`. Returns why the client is not served, or `None` if it is. The client runs on
-/// `router`, so it is not one of the clients that are judged.
+/// Connects a new client to `application` at `service`. Returns the reason why the client is not served. `None` if the client is served.
+/// The client runs on `router`, so it is not one of the clients that are judged.
 ///
 /// # Errors
 /// If the router's namespace cannot be entered.

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::run::{LabOutcome, conclude};
 
-/// Number of characters of an action that are shown.
+/// Maximum number of characters of an action that are shown.
 const SHOWN_MAX: usize = 400;
 
 /// Whether a file is a recording.

@@ -26,7 +26,8 @@ use crate::process;
 pub const WATCHDOG: &str = "watchdog";
 /// Timeout for processes to end after SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
-/// Time between two removals after a lab was killed: a child of the lab may still be creating an announced resource.
+/// Pause before the second removal after a lab was killed. During the first removal, a child of the lab may still create an announced
+/// resource.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// Something that must be gone after the run.
@@ -69,7 +70,7 @@ pub enum TeardownError {
     Incomplete(String),
 }
 
-/// Largest time of a teardown after a signal.
+/// Time limit for a teardown after a signal.
 const INTERRUPTED_MAX: Duration = Duration::from_secs(60);
 
 /// The lab's side of the pipe. Announced resources may exist as long as this value lives.

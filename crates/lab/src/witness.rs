@@ -54,7 +54,7 @@ impl EtcdProcesses {
         Ok(Self { members, tls, hosts })
     }
 
-    /// The cluster as an arbiter in the daemons' configuration.
+    /// Returns the arbiter setup with which the daemons use this cluster.
     pub fn arbiter(&self) -> ArbiterSetup {
         ArbiterSetup::Etcd {
             endpoints: self.hosts.iter().map(|(_, one)| url(one, CLIENT_PORT)).collect(),

@@ -50,7 +50,8 @@ impl CrateSource {
         Self { files, imports }
     }
 
-    /// The module whose file defines what `path` names, seen from `module`. `None` if another crate defines it.
+    /// Returns the module whose file defines the item that `path` names. `path` occurs in the code of `module`. `None` if another crate
+    /// defines the item.
     fn definition(&self, module: &[String], path: &[String], depth: usize) -> Option<Module> {
         let mut at = module.to_vec();
         let mut rest = path;
@@ -95,7 +96,7 @@ impl CrateSource {
         edges
     }
 
-    /// Each pair of files where the first imports the second, and the second imports the first, directly or indirectly.
+    /// Returns each import that is part of a circle: the imported file imports the importing file, directly or indirectly.
     fn circles(&self) -> Vec<String> {
         let edges = self.edges();
         let reached_from = |from: &Module| {

@@ -82,7 +82,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Sends a word from the client to `address` in `node` through TCP.
+/// Sends a short text over TCP from the client to `address` in `node`.
 fn talk(lab: &LabProcess, node: &str, address: &str) -> std::io::Result<()> {
     talk_within(Duration::from_secs(10), lab, node, address)
 }

@@ -11,8 +11,8 @@ pub fn now() -> Instant {
     Instant::from_nanos(nanos)
 }
 
-/// The clock, read together with the CPU's time-stamp counter. `None` on other CPUs than x86-64: their counters stand still, like the
-/// clock, while a hypervisor pauses the machine, so they could not reveal the pause.
+/// The clock, read together with the CPU's time-stamp counter. `None` on CPUs other than x86-64. While a hypervisor pauses the machine, the
+/// counters of these CPUs stop, as the clock does. So these counters could not reveal the pause.
 pub fn reading() -> Option<ClockReading> {
     #[cfg(target_arch = "x86_64")]
     {

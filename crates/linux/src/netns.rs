@@ -69,7 +69,7 @@ impl Netns {
         &self.name
     }
 
-    /// The namespace's inode number, the one that `/proc/PID/ns/net` shows for the processes inside.
+    /// The namespace's inode number. `/proc/PID/ns/net` shows the same number for each process inside.
     #[must_use]
     pub fn inode(&self) -> u64 {
         self.inode

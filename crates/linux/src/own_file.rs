@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A file of this process, whatever its name in its folder is by now. The process must hold the file open until it
-/// calls [`remove`](Self::remove). For the file of a Unix socket, the process must keep the socket bound. Otherwise the kernel may give the
+/// A file of this process. Others may have renamed it within its folder. The process must hold the file open until it calls
+/// [`remove`](Self::remove). For the file of a Unix socket, the process must keep the socket bound. Otherwise the kernel may give the
 /// inode's number to another file.
 #[derive(Debug)]
 pub struct OwnFile {

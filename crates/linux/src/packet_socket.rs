@@ -148,7 +148,7 @@ impl PacketSocket {
         if sent < 0 { nothing_yet(false) } else { Ok(true) }
     }
 
-    /// How many frames the kernel has dropped since the last call because they were not taken in time.
+    /// Number of frames that the kernel has dropped since the last call, because this process did not receive them in time.
     ///
     /// # Errors
     /// The kernel's error.
@@ -217,7 +217,7 @@ impl AsFd for PacketSocket {
     }
 }
 
-/// `nothing` if the last system call failed only because the socket was not ready or a signal came.
+/// Returns `nothing` if the last system call failed only because the socket was not ready or a signal came. Otherwise returns the error.
 fn nothing_yet<T>(nothing: T) -> io::Result<T> {
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
@@ -253,8 +253,8 @@ struct Segments {
     header: usize,
 }
 
-/// Number and header size of the packets into which the kernel will cut a TCP segment. The virtio header's `hdr_len` is of no use: Linux
-/// stores there how much of the frame is linear in its memory.
+/// Number and header size of the packets into which the kernel will cut a TCP segment. The virtio header's `hdr_len` cannot be used: in
+/// this field, Linux stores how many bytes of the frame are in the linear part of its buffer.
 fn segments(frame: &[u8]) -> Option<Segments> {
     let header = frame.get(..VIRTIO_HEADER)?;
     let field = |at: usize| usize::from(u16::from_ne_bytes([header[at], header[at + 1]]));

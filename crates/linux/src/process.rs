@@ -38,7 +38,8 @@ pub fn yield_precedence() -> io::Result<()> {
     }
 }
 
-/// Gives the calling thread precedence over all ordinary ones. Only for a thread that sleeps nearly always.
+/// Gives the calling thread real-time priority (SCHED_FIFO): it precedes all ordinary threads. Use this only for a thread that sleeps
+/// nearly always.
 ///
 /// # Errors
 /// The error of `sched_setscheduler(2)`, which needs CAP_SYS_NICE or a real-time limit.
@@ -125,8 +126,8 @@ pub fn inherited(path: &Path) -> io::Result<Option<OwnedFd>> {
     Ok(None)
 }
 
-/// Keeps freed memory for the next log instead of giving it back to the kernel at once: under load, logs grow and shrink
-/// by megabytes every millisecond, and the page faults would cost more than the logging.
+/// Keeps freed memory for the next log instead of giving it back to the kernel at once. Under load, logs grow and shrink by megabytes every
+/// millisecond. Without this setting, the page faults would cost more than the logging.
 pub fn keep_freed_memory() {
     // SAFETY: plain settings of the C library's allocator, made before threads are started.
     unsafe {

@@ -9,6 +9,7 @@ use crate::wire::{MARK_END, MARK_SPEAK};
 
 /// Raw sockets, kept open: closing one costs milliseconds.
 pub struct RawSender {
+    /// Sends packets other than RSTs.
     words: RawSockets,
     /// Sends RSTs.
     ends: RawSockets,

@@ -102,7 +102,7 @@ fn select_queue(socket: &Socket, queue: c_int) -> Result<(), RestoreError> {
     set(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, &queue).at("TCP_REPAIR_QUEUE")
 }
 
-/// A socket of a connection that is not live yet.
+/// The restored socket of a connection. It is still in repair mode, so it is not live yet.
 pub struct RestoredSocket {
     socket: Socket,
     /// Sequence number of the next byte to be fed.
@@ -110,8 +110,8 @@ pub struct RestoredSocket {
 }
 
 impl RestoredSocket {
-    /// Makes the socket of a connection's server. It receives nothing, because the wire holds its packets back. It
-    /// sends nothing, because it is in repair mode. `unacknowledged` is loaded as already sent.
+    /// Makes the server-side socket of a connection. The socket receives nothing, because the wire holds its packets back. The socket sends
+    /// nothing, because it is in repair mode. `unacknowledged` is loaded as already sent.
     ///
     /// # Errors
     /// The step that the kernel refused. The socket is then closed without sending a packet.
@@ -191,7 +191,7 @@ impl RestoredSocket {
     }
 
     /// Sets the clock of the socket's timestamps. The kernel's clock goes on from the value at the time of the call. An interruption
-    /// between reading the clock and the call would make the kernel's clock late for good, so this function tries again.
+    /// between reading the clock and the call would make the kernel's clock permanently late, so this function tries again.
     fn set_clock(&self, shown: impl Fn() -> u32) -> Result<(), RestoreError> {
         for _ in 0..CLOCK_TRIES {
             let value = shown();
@@ -239,8 +239,8 @@ impl RestoredSocket {
         self.socket.set_mark(MARK_SPEAK).at("SO_MARK")
     }
 
-    /// Adds the next bytes of input that were logged after the endpoint was taken. Leaves out bytes that the client has repeated since the
-    /// socket became ready, because the socket has received them itself.
+    /// Adds the next bytes of input that were logged after the [`Endpoint`] was read from the log. Leaves out bytes that the client has
+    /// repeated since the socket became ready, because the socket has received them itself.
     ///
     /// # Errors
     /// The kernel's error.

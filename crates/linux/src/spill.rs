@@ -59,7 +59,8 @@ impl Spill for SpillFile {
 }
 
 impl Drop for SpillFile {
-    /// Closes the file in another thread. Freeing a large file's memory takes 0.1 ms per megabyte: too long for the thread that drops it.
+    /// Closes the file in another thread. Freeing a large file's memory takes 0.1 ms per megabyte: too long for the thread that drops this
+    /// value.
     fn drop(&mut self) {
         let file = self.file.take();
         let thread = std::thread::Builder::new().name("close".to_owned());

@@ -1,13 +1,13 @@
 //! SCTP failover (Caro, Amer, Stewart, "Rethinking End-to-End Failover with Transport Layer Multihoming", 2006): how long failure detection
 //! takes (section II), and by how many packets a sender with PMR = 0 is ahead of a sender with PMR = 1 (section III.7, Eq. 1–10). PMR is
-//! Path.Max.Retrans: a path has failed after PMR + 1 timeouts in a row. `docs/model-sctp.md` says which equations are read differently than
-//! printed, and why.
+//! Path.Max.Retrans: a path has failed after PMR + 1 timeouts in a row. `docs/model-sctp.md` says which printed equations this module
+//! interprets differently, and why.
 
 /// Factor by which the window grows per round trip in slow start: 1 + 1/b, with one ACK for b = 2 packets.
 const GROWTH: f64 = 1.5;
 
 /// Time until a path counts as failed, seconds: PMR + 1 timeouts in a row (section II). The first timeout takes `first_rto_s`. Each later
-/// one takes twice as long, but at most `max_rto_s`.
+/// timeout takes twice as long as the previous one, but at most `max_rto_s`.
 pub fn failure_detection_s(path_max_retrans: u32, first_rto_s: f64, max_rto_s: f64) -> f64 {
     let timeouts =
         (0..=path_max_retrans).map(|doubled| (first_rto_s * f64::from(doubled).exp2()).min(max_rto_s));
@@ -22,7 +22,7 @@ pub fn scenario_3_round_trips(second_rto_s: f64, primary_rtt_s: f64, alternate_r
     ((second_rto_s + primary_rtt_s) / alternate_rtt_s).max(1.0)
 }
 
-/// Number of round trips on the primary path during which PMR = 1 sends nothing new, in scenario 4 (Eq. 10). Scenario 4: both
+/// Number of round trips on the primary path during which a sender with PMR = 1 sends no new data, in scenario 4 (Eq. 10). Scenario 4: both
 /// packets after the timeout are lost.
 ///
 /// `second_rto_s` (RTO₁²) is how long the primary's second timeout in a row takes, at least 2 s. `alternate_rto_s` (RTO₂¹) is how long the
@@ -102,7 +102,7 @@ mod tests {
         assert!(packets_gained(round_trips, SSTHRESH) > 0.0);
     }
 
-    /// Section III.7.3: if r = 1, then d = 1. If a path's round trip takes longer than the wait, r is 1.
+    /// Section III.7.3: if r (round trips) is 1, then d (packets) is 1. If a path's round trip takes longer than the wait, r is 1.
     #[test]
     fn one_round_trip_is_one_packet() {
         assert_eq!(scenario_3_round_trips(2.0, 0.09, 5.0), 1.0);

@@ -1,6 +1,6 @@
 //! When a failover happens, which flows it hits, and what helps them (HALR thesis, 4.1).
 
-/// A period in which no packet passes the cluster. The clock may start at any moment.
+/// A period in which no packet passes the cluster. Its times count from an arbitrary moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Failover {
     /// When the failover begins (t2), seconds.
@@ -52,7 +52,7 @@ pub enum FlowRecovery {
     Local,
 }
 
-/// The completion times that flows disturbed by one failover can have: the lines of Figures 18 and 19.
+/// Range of the completion times of the flows that one failover disturbs. Its two ends are the lines of Figures 18 and 19.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Range {
     /// The shortest completion time, seconds.

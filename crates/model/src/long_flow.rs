@@ -88,7 +88,7 @@ impl LongFlow {
         })
     }
 
-    /// `E[d_ss]`: expected number of segments sent in slow start, including the first lost one (Cardwell et al., Eq. 5).
+    /// `E[d_ss]`: expected number of segments sent in slow start, including the first lost segment (Cardwell et al., Eq. 5).
     pub fn slow_start_segments(&self) -> f64 {
         let p = self.parameters.loss;
         if p == 0.0 {

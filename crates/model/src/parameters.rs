@@ -78,7 +78,8 @@ impl Parameters {
         self.round_trip_s + self.syn_timeout_s * self.syn_loss / (1.0 - 2.0 * self.syn_loss)
     }
 
-    /// Time for which the first lone segment waits for its ACK beyond the round trip, seconds.
+    /// Time by which a delayed ACK prolongs the first round, seconds. Zero if the first round has several segments, or if each segment is
+    /// acknowledged at once.
     pub fn first_ack_delay_s(&self) -> f64 {
         if self.initial_window == 1 && self.segments_per_ack > 1 {
             self.delayed_ack_s

@@ -102,10 +102,10 @@ impl ShortFlow {
 
     /// Range of the completion times of disturbed flows, for a failover of `failover_s` (the lines of Figure 18). A segment's answer passes
     /// the cluster `answer_s` after the segment, as for [`interruption`](Self::interruption). A window passes the cluster at once, so a
-    /// Case 2 flow loses whole rounds. The first lost round passes the cluster at the earliest `answer_s` before the failover begins: then
-    /// only its answer is lost. It passes at the latest `round_trip_s − answer_s` after the beginning: otherwise the round before it would
-    /// have lost its answer. A Case 3 flow loses its SYN at any time during the failover, or it loses the answer to a SYN that passed the
-    /// cluster up to `answer_s` before the failover.
+    /// Case 2 flow loses whole rounds. The first lost round passes the cluster at the earliest `answer_s` before the failover begins. Then
+    /// only the answer to this round is lost. The round passes at the latest `round_trip_s − answer_s` after the failover begins.
+    /// Otherwise, the answer to the previous round would be lost. A Case 3 flow loses its SYN at any time during the failover, or it loses
+    /// the answer to a SYN that passed the cluster up to `answer_s` before the failover.
     pub fn disturbed_range(&self, failover_s: f64, answer_s: f64, recovery: FlowRecovery) -> Range {
         let rest_s = (self.parameters.round_trip_s - answer_s).max(0.0);
         let soonest_end_s = (failover_s - rest_s).max(f64::MIN_POSITIVE);

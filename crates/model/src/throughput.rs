@@ -111,8 +111,9 @@ mod tests {
     }
 
     /// SCTP failover paper, IV.2: the primary path has a round trip of 90 ms and 5 % loss, the alternate path has 210 ms. Permanent
-    /// failover gains if the alternate path's loss is 0 %, and also (by 23 %) if it is 1 %. It costs at all higher losses. The rule
-    /// puts the limit at (90/210)²·5 % = 0.918 %. So the rule is right except at 1 %, where its two results differ by less than 5 %.
+    /// failover gains if the alternate path's loss is 0 %, and also (by 23 %) if it is 1 %. At all higher losses, permanent failover is
+    /// worse. The rule puts the limit at (90/210)²·5 % = 0.918 %. So the rule is right except at 1 %, where its two results differ by less
+    /// than 5 %.
     #[test]
     fn where_a_slower_path_is_better() {
         let at = |loss| TcpPath { loss, ..SLOW };

@@ -6,7 +6,7 @@
 
 use crate::failover::FlowRecovery;
 
-/// Number of timeouts in a row until one is at or after the end of the failover: the smallest x with (2^x − 1)·T ≥ down time.
+/// Number of timeouts in a row until a timeout comes at or after the end of the failover: the smallest x with (2^x − 1)·T ≥ down time.
 ///
 /// `down_s` is the down time of this flow, seconds: from the first packet without an acknowledgement until the failover ends.
 /// `timeout_s` is the first timeout T, seconds. A flow without down time has no timeout.
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Thesis, 5.1: with T = 1.5 s the teeth begin after 0, 1.5, 4.5 and 10.5 s.
+    /// Thesis, 5.1: with T = 1.5 s, the sawtooth jumps after down times of 0, 1.5, 4.5 and 10.5 s.
     #[test]
     fn the_sawtooth_has_its_teeth_where_the_timer_fires() {
         for (down_s, expected) in [
@@ -93,7 +93,7 @@ mod tests {
             prop_assert!(series_s(x - 1, timeout_s) < down_s);
         }
 
-        /// A tooth is never longer than the timeout that causes it, and never negative.
+        /// The unused flow time is never longer than the last timeout, and never negative.
         #[test]
         fn unused_flow_time_is_less_than_the_last_timeout(down_s in 0.001..100.0, timeout_s in 0.1..5.0) {
             let last_s = f64::from(timeouts(down_s, timeout_s) - 1).exp2() * timeout_s;

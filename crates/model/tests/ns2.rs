@@ -88,8 +88,8 @@ fn short_flows() -> Vec<Compared> {
         .collect()
 }
 
-/// Thesis, 5.1: a flow's timeouts go on until one is after the failover's end. So the down time determines their
-/// number, for each case and each place of the cluster.
+/// Thesis, 5.1: a flow has timeouts until one of them comes after the failover's end. So the down time determines their number, for each
+/// case and each place of the cluster.
 #[test]
 fn short_flows_have_ns2s_timeouts() {
     for flow in short_flows().into_iter().filter(Compared::outlasts_a_round) {
@@ -159,7 +159,7 @@ fn the_maximum_is_ns2s() {
 }
 
 /// In the model, a round passes as a whole or not at all. In ns-2, a failover shorter than a round trip can drop one segment of a round, or
-/// a single ACK, which the next ACK replaces. So three of 41 flows have one timeout more or less than in ns-2.
+/// a single ACK, which the next ACK replaces. So for three of 41 flows, the model has one timeout more or less than ns-2.
 #[test]
 fn failovers_shorter_than_a_round_trip_split_rounds() {
     let flows = short_flows().into_iter().filter(|flow| !flow.outlasts_a_round());

@@ -112,7 +112,7 @@ const BLOCK: usize = 4096;
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 const MIX: u64 = 0xbf58_476d_1ce4_e5b9;
 
-/// The start index of a seed in one sequence of 2⁶⁴ words. The indices of different seeds are far apart.
+/// The index at which a seed's words begin. All seeds share one sequence of 2⁶⁴ words, and the indices of different seeds are far apart.
 fn key(seed: u64) -> u64 {
     let spread = seed.wrapping_add(1).wrapping_mul(MIX);
     spread ^ (spread >> 31)
@@ -173,7 +173,7 @@ const fn inverse(odd: u64) -> u64 {
 
 fn describe_origin(belongs_at: Option<u64>) -> String {
     belongs_at.map_or_else(String::new, |offset| {
-        format!(" (what was found belongs at {offset})")
+        format!(" (these bytes belong at offset {offset})")
     })
 }
 

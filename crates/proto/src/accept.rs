@@ -1,8 +1,8 @@
 //! Decides whether the primary's kernel would accept a segment of the client: one pure function (DESIGN.md §3).
 //!
-//! It mirrors RFC 9293 §3.10.7.4 with RFC 5961 (blind attacks) and RFC 7323 §5 (PAWS) as Linux applies them
-//! (`tcp_validate_incoming`, `tcp_ack`). The backup sees each segment before the primary does, and in the same order. So the
-//! backup judges by the state that the primary will have when the segment arrives there.
+//! The function applies RFC 9293 §3.10.7.4, RFC 5961 (blind attacks) and RFC 7323 §5 (PAWS) as Linux does (`tcp_validate_incoming`,
+//! `tcp_ack`). The backup sees each segment before the primary does, and in the same order. So the backup judges by the state that the
+//! primary will have when the segment arrives there.
 
 use crate::packet::Segment;
 use crate::{Offset, Seq};
@@ -16,14 +16,14 @@ pub struct Receiver {
     pub output_first: Seq,
     /// End of the input that the receiver has acknowledged (RCV.WUP).
     pub acknowledged: Offset,
-    /// End of the input that it will have received in order, the FIN included (RCV.NXT).
+    /// End of the input that the receiver will have received in order, the FIN included (RCV.NXT).
     pub next: Offset,
     /// Whether `next` includes the FIN.
     pub ended: bool,
-    /// End of the data that it holds out of order and reports (RFC 2018), a FIN included. `None` if it holds none, or if that
-    /// cannot be known.
+    /// End of the data that the receiver holds out of order and reports (RFC 2018), a FIN included. `None` if the receiver holds none, or
+    /// if the end is unknown.
     pub sacked_end: Option<Offset>,
-    /// The right edge of the largest window that it ever offered.
+    /// The furthest right edge of all windows that the receiver has offered.
     pub right_edge: Offset,
     /// Oldest output that the client has not acknowledged (SND.UNA).
     pub send_unacknowledged: Offset,

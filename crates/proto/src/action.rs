@@ -1,5 +1,5 @@
-//! Actions that a [`Node`](crate::node::Node) asks its caller to carry out. The caller carries them out strictly in order. "Logged, then
-//! released" and "gate closed, then restored" hold because of this order.
+//! Actions that a [`Node`](crate::node::Node) asks its caller to carry out. The caller carries them out strictly in order. This order
+//! guarantees that a packet is logged before it is released, and that a gate is closed before connections are restored.
 
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -70,7 +70,7 @@ pub enum ServiceAction {
         /// The peer's MAC address on the service interface.
         peer_mac: [u8; 6],
     },
-    /// Set the gate: one store.
+    /// Set the gate. This is one store to memory.
     SetGate {
         /// The new gate.
         gate: Gate,
@@ -105,7 +105,7 @@ pub enum ServiceAction {
         /// The clients.
         clients: Vec<SocketAddr>,
     },
-    /// Bring the VIP to the service interface, and let the VIP's packets leave through this interface: the wire is gone. If this fails,
+    /// The wire is gone. Bring the VIP to the service interface, and let the VIP's packets leave through this interface. If this fails,
     /// give the node [`Failed`](crate::service::ServiceInput::Failed) before the next action.
     TakeAddress,
     /// A step for the service has failed. Check whether the service's interface is there, and restore the network. Then give the node
@@ -152,7 +152,7 @@ pub enum ServiceAction {
         /// The connection.
         connection: ConnectionId,
     },
-    /// Lift the guard that lets no RST out: this node has the right to speak.
+    /// This node has the right to speak. Lift the guard that drops outgoing RSTs.
     AllowSpeech,
     /// Send this IP packet through a raw socket.
     Transmit(Vec<u8>),
@@ -299,7 +299,7 @@ pub struct Heartbeat {
     pub services: Vec<ServiceBeat>,
 }
 
-/// Identifies a heartbeat that was heard, for the node that sent it.
+/// Tells a node which of its heartbeats the other node heard last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Echo {
     /// The heard heartbeat's [`Heartbeat::incarnation`].
@@ -324,7 +324,7 @@ pub struct ServiceBeat {
     pub mac: [u8; 6],
     /// State of the application on the sender's node.
     pub server: ApplicationState,
-    /// The sender gives up its part. The receiver is to take over from it, or go on without it.
+    /// The sender gives up its part. The receiver is to take over from the sender, or go on without the sender.
     pub leaves: bool,
     /// The sender, a healthy primary, wants to become the backup.
     pub hands_over: bool,

@@ -37,9 +37,9 @@ impl ListenerPresence {
         }
     }
 
-    /// Whether the application is dead: no process listens. `deaths` is the number of its listeners that have died. `is_left` checks
-    /// whether a process listens. A death alone is no proof: one of several listeners may have died (SO_REUSEPORT), or the service manager
-    /// may have started the program again.
+    /// Whether the application is dead: no process listens. `deaths` is the number of the application's listeners that have died. `is_left`
+    /// checks whether a process listens. A death alone is no proof: one of several listeners may have died (SO_REUSEPORT), or the service
+    /// manager may have started the program again.
     ///
     /// While the application `serves`, an orderly end is the operator's decision and does not count. An application that does not serve
     /// yet is dead whenever no process listens, even after an orderly end. It stays dead when it begins to serve, until a process listens.
@@ -89,8 +89,7 @@ mod tests {
 
     const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
 
-    /// A worker's connections die before its listener does. The agent may check in between, when no listener death is
-    /// counted.
+    /// A worker's connections die before its listener does. The agent may check in between, when no listener death is counted yet.
     #[test]
     fn no_death_counts_before_it_was_looked_who_is_left() {
         let mut presence = ListenerPresence::new(BEGIN);
@@ -98,22 +97,22 @@ mod tests {
             let mut looked = false;
             let is_dead = presence.is_dead(BEGIN + after, deaths, true, || {
                 looked = true;
-                is_left.expect("it need not be looked")
+                is_left.expect("no check is due")
             });
             assert_eq!(looked, is_left.is_some());
             is_dead
         };
         let soon = LOOK / 10;
         assert!(!is_dead(soon, 0, None));
-        assert!(!is_dead(soon, 1, Some(true)), "another worker");
+        assert!(!is_dead(soon, 1, Some(true)), "another worker listens");
         assert!(
             is_dead(soon * 2, 1, Some(false)),
-            "forgotten, and one more: the last"
+            "the last listener has died as well"
         );
         assert!(is_dead(soon * 3, 1, None));
         assert!(
             is_dead(soon * 4, 2, Some(false)),
-            "one that had come, and has gone"
+            "a new listener came and has died"
         );
         assert!(!is_dead(soon * 20, 2, Some(true)), "it was started again");
     }
@@ -126,12 +125,12 @@ mod tests {
             presence.is_dead(BEGIN + after, 0, serves, || is_left)
         };
         let (soon, later) = (LOOK * 2, LOOK_AHEAD * 2);
-        assert!(!is_dead(later, true, false), "who stops what serves means it");
+        assert!(!is_dead(later, true, false), "the operator stopped it");
         assert!(!is_dead(later, false, true));
-        assert!(is_dead(later * 2, false, false), "and then it is looked");
+        assert!(is_dead(later * 2, false, false), "the next check is due");
         assert!(
             is_dead(later * 2 + soon, true, false),
-            "nor is it there at the takeover"
+            "no process at the takeover"
         );
         assert!(is_dead(later * 2 + soon * 2, true, false));
         assert!(!is_dead(later * 2 + soon * 3, true, true), "it was started");

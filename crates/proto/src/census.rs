@@ -24,7 +24,7 @@ pub const PAGE_MAX: usize = QUESTION_MAX;
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// Number of unanswered questions after which questions become rarer. The primary has no agent now, or its agent cannot answer.
 const ASKED_OFTEN: u32 = 20;
-/// Time between two questions after [`ASKED_OFTEN`] unanswered ones.
+/// Time between two questions after [`ASKED_OFTEN`] unanswered questions.
 const ASK_LATER: Duration = Duration::from_secs(1);
 
 /// The options that both sides' SYNs agreed on, as reported by the primary's kernel.

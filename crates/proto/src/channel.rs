@@ -27,7 +27,7 @@ use crate::sctp::{PATHS_MAX, SctpConfig, SctpMessage, UserData};
 const PORT: u16 = 9899;
 /// Time between the end of an association, or a call that failed, and the next call.
 const RECALL: Duration = Duration::from_secs(1);
-/// Bytes of a packet with all headers below SCTP: what every IPv6 path carries unfragmented (RFC 8200 §5).
+/// Size of a packet in bytes, with all headers below SCTP. Every IPv6 path carries packets of this size unfragmented (RFC 8200 §5).
 const PATH_MTU: u32 = 1280;
 /// Longest retransmission timeout: the channel notices within this time that a link is back.
 const RTO_MAX: Duration = Duration::from_secs(1);
@@ -270,8 +270,8 @@ impl PeerChannel {
         }
     }
 
-    /// Moves the last messages to `received`. The endpoint keeps an ended association until its messages have been read, and later calls of
-    /// `receive` do not read them there.
+    /// Moves the last messages to `received`, because later calls of `receive` do not look for them in the ended association. The endpoint
+    /// keeps an ended association until its messages have been read.
     fn on_closed(&mut self, now: Instant, id: AssociationId) {
         let association = self.endpoint.as_mut().and_then(|all| all.association_mut(id));
         if let Some(association) = association {
@@ -315,7 +315,7 @@ impl PeerChannel {
     }
 }
 
-/// `None` for data without bytes, which only a simulation has.
+/// The channel's form of a message. `None` for data without bytes, which only a simulation has.
 fn read(message: SctpMessage) -> Option<ChannelMessage> {
     match message.data {
         UserData::Bytes(contents) => Some(ChannelMessage {

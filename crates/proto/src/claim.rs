@@ -36,7 +36,7 @@ const WAIT: Duration = Duration::from_millis(20);
 const WAIT_MAX: Duration = Duration::from_secs(1);
 /// Shortest silence of outside hosts that counts as a break. Longer than the pauses of routers that limit their answers to five a second.
 const BREAK_MIN: Duration = Duration::from_millis(300);
-/// Number of further announcements after the VIP is reached. Other neighbours may have missed the earlier ones.
+/// Number of further announcements after the VIP is reached. Some neighbours may have missed the earlier announcements.
 const AFTERWARDS: u32 = 5;
 
 /// The progress of a claim.

@@ -97,7 +97,7 @@ impl<T> Recent<T> {
         self.order.len()
     }
 
-    /// The client at this place.
+    /// The client at this place. `None` if the place is empty.
     pub(crate) fn at(&self, place: usize) -> Option<(SocketAddr, &T)> {
         let (client, number) = self.order.get(place)?;
         let (entry, value) = self.by_client.get(client)?;

@@ -194,7 +194,7 @@ impl Connection {
         &mut self.follower
     }
 
-    /// The input that the server has acknowledged, and so has accepted for certain.
+    /// End of the input that the server has acknowledged, and so has certainly accepted.
     pub fn input_acknowledged(&self) -> Offset {
         self.server.acknowledged.min(self.input.frontier())
     }
@@ -274,7 +274,7 @@ impl Connection {
         end.filter(|_| self.agreed.sack && !self.sack_overflow)
     }
 
-    /// A server that holds more ranges than it can report may forget the last one. This stays possible while it holds any range.
+    /// A server that holds more ranges than it can report may forget the last range. This stays possible while the server holds any range.
     fn note_holes(&mut self) {
         let ranges = self.input.holes() + usize::from(self.early_fin().is_some());
         self.sack_overflow = ranges > SACK_RANGES || (self.sack_overflow && ranges > 0);
@@ -288,7 +288,7 @@ impl Connection {
         )
     }
 
-    /// Handles a segment of the client. `source` is the place of its payload on a shelf.
+    /// Handles a segment of the client. `source` is the place of the segment's payload on a [`Shelf`].
     pub fn on_client(&mut self, segment: &Segment<'_>, source: Option<OnShelf<'_>>) -> Effect {
         match accept::judge(&self.receiver(), segment) {
             SegmentVerdict::Reject(why) => Effect::Rejected(why),
@@ -340,7 +340,7 @@ impl Connection {
         }
     }
 
-    /// Handles a segment of the server, logged at `now`. `source` is the place of its payload on a shelf.
+    /// Handles a segment of the server, logged at `now`. `source` is the place of the segment's payload on a [`Shelf`].
     pub fn on_server(&mut self, now: Instant, segment: &Segment<'_>, source: Option<OnShelf<'_>>) -> Effect {
         if segment.flags.rst {
             return Effect::Reset;

@@ -144,7 +144,7 @@ impl Detector {
         self.beat
     }
 
-    /// When the peer will be overdue if it stays silent. `None` before the peer was heard of.
+    /// When the peer will be overdue if it stays silent. `None` before the peer is first heard.
     pub fn overdue_at(&self) -> Option<Instant> {
         self.heard.map(|heard| heard + self.config.patience())
     }

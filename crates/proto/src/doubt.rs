@@ -35,7 +35,7 @@ impl ServiceDoubt {
         self.since.take_if(is_answer).is_some()
     }
 
-    /// Ends the doubt without a confirmation. Returns whether there was one.
+    /// Ends the doubt without a confirmation. Returns whether there was a doubt.
     pub(crate) fn end(&mut self) -> bool {
         self.since.take().is_some()
     }

@@ -37,7 +37,7 @@ impl fmt::Display for RestartPolicy {
 /// The setting `opaque`: how a replica follows a connection of policy `http` that does not speak HTTP/1, or changes to another protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opaque {
-    /// Bytes that the replica may lag behind.
+    /// Number of bytes by which the replica may lag behind.
     pub bound: usize,
     /// Header fields that may differ in the replica's reply to the upgrade request.
     pub volatile: Volatile,

@@ -1,5 +1,5 @@
-//! Learns connections that began before the log. A connection is learnt from its next exchange. There are such connections after an agent
-//! restart, and after a node has become the wire of live traffic.
+//! Learns connections that began before the log. A connection is learnt from its next exchange. Connections that began before the log exist
+//! after an agent restart, and after a node has become the wire of live traffic.
 //!
 //! ```text
 //!   client    ─── data? ──┐                request ─▶
@@ -93,14 +93,14 @@ impl RequestCandidate {
         cost
     }
 
-    /// Whether `segment`, a segment of the server, is possible if the candidate is the only unanswered request and is answered next.
+    /// Whether the server could send `segment` if the candidate is the only unanswered request and is answered next.
     fn admits(&mut self, segment: &Segment<'_>) -> bool {
         let ahead = segment.seq.distance_from(self.middle.output);
         if self.reply.is_some() || ahead < 0 {
             return true;
         }
         if segment.payload.is_empty() {
-            return ahead == 0; // a pure acknowledgement stands at SND.NXT
+            return ahead == 0; // a pure acknowledgement has the sequence number SND.NXT
         }
         self.reply = Some(self.kept.len());
         let acknowledges = segment.ack.distance_from(self.middle.input);

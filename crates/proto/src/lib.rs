@@ -1,8 +1,8 @@
 //! The protocols of Steadfast as pure state machines.
 //!
-//! Nothing here does I/O, reads a clock or starts a thread. Time and bytes go in by `handle_*`; ordered actions come
-//! out by `poll_action`. The daemon carries out the actions on the Linux kernel, the simulator in its simulated
-//! world. Both run this very code.
+//! Nothing here does I/O, reads a clock or starts a thread. Time and bytes go in by `handle_*`; ordered actions come out by `poll_action`.
+//! The daemon carries out the actions in the Linux kernel. The simulator carries out the actions in its simulated world. Both run the same
+//! code.
 #![forbid(unsafe_code)]
 
 pub mod accept;

@@ -1,6 +1,6 @@
-//! Orphans: connections that have lost their process while the service lives, because one worker of several died. The primary tells
-//! the backup of orphans by heartbeats, which may be lost or come twice. So the primary numbers each orphan, and repeats it until the
-//! backup has confirmed the adoption. Until then the primary's kernel remembers the orphan too, for a new agent
+//! Orphans: connections that have lost their process while the service lives, because one worker of several died. The primary tells the
+//! backup of orphans by heartbeats, which may be lost or come twice. So the primary numbers each orphan, and repeats it until the backup
+//! has confirmed the adoption. Until then, the primary's kernel also remembers the orphan, so that a restarted agent can announce it again
 //! ([`InheritedService::orphans`](crate::service::InheritedService::orphans)).
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
@@ -31,7 +31,8 @@ pub struct Orphans {
 #[derive(Debug, Default)]
 struct Telling {
     waiting: VecDeque<SocketAddr>,
-    /// The same clients as a set. A new agent may hear of an orphan both from its kernel's memory and from the ring of deaths.
+    /// The same clients as a set. It keeps an orphan from waiting twice: a restarted agent may learn of an orphan both from the kernel's
+    /// memory and from the ring of deaths.
     known: BTreeSet<SocketAddr>,
     first: u64,
 }
@@ -72,12 +73,13 @@ impl Telling {
         taken
     }
 
-    /// Whether there is more to be told.
+    /// Whether orphans still wait to be told.
     fn has_more(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Removes all waiting orphans: the backup is gone. It may have adopted any of them, and have spoken for them.
+    /// Removes and returns all waiting orphans: the backup is gone. The backup may have adopted any of these orphans, and may have spoken
+    /// for them.
     fn give_up(&mut self) -> Vec<SocketAddr> {
         self.take(self.waiting.len())
     }
@@ -98,26 +100,27 @@ pub(crate) fn share<'a>(services: impl Iterator<Item = &'a ServiceOrphans>) -> V
     shares
 }
 
-/// The backup's side: the orphans heard of from the primary's agent. The backup reports an orphan as adopted once it has heard of it. The
-/// takeover itself may come later, after another takeover that is under way ([`ServiceOrphans::waiting`]).
+/// The backup's side: the orphans that the primary's agent has announced. The backup reports an orphan as adopted once it has heard of it.
+/// The takeover itself may come later, after another takeover that is under way ([`ServiceOrphans::waiting`]).
 #[derive(Debug, Default)]
 struct Hearing {
-    /// The primary's agent.
+    /// Incarnation of the primary's agent.
     incarnation: u64,
     /// Number of orphans heard of.
     adopted: u64,
 }
 
 impl Hearing {
-    /// An agent of the primary is heard. A new agent numbers its orphans from 0, so the count of the earlier agent's
-    /// orphans does not apply to it.
+    /// A heartbeat of the primary's agent has come. A new agent numbers its orphans from 0, so the count of the earlier agent's orphans
+    /// does not apply to it.
     fn begin(&mut self, incarnation: u64) {
         if std::mem::replace(&mut self.incarnation, incarnation) != incarnation {
             self.adopted = 0;
         }
     }
 
-    /// Takes the orphans from a heartbeat of that agent. Returns the clients that were not heard of before.
+    /// Takes the orphans from a heartbeat of the agent that [`begin`](Self::begin) named. Returns the clients that were not heard of
+    /// before.
     fn take(&mut self, orphans: &Orphans) -> Vec<SocketAddr> {
         let known = self.adopted.saturating_sub(orphans.first);
         let known = usize::try_from(known).unwrap_or(usize::MAX);
@@ -179,7 +182,7 @@ impl ServiceOrphans {
         self.telling.give_up()
     }
 
-    /// An agent of the primary is heard.
+    /// A heartbeat of the primary's agent has come.
     pub(crate) fn begin(&mut self, incarnation: u64) {
         self.hearing.begin(incarnation);
     }
@@ -208,17 +211,17 @@ impl ServiceOrphans {
         self.taken.contains(client)
     }
 
-    /// The next packets of `client` belong to the primary.
+    /// Forgets that the connection of `client` was taken over: the client's next packets belong to the primary.
     pub(crate) fn forget_taken(&mut self, client: &SocketAddr) {
         self.taken.remove(client);
     }
 
-    /// From now on this node answers for all connections.
+    /// Forgets which connections were taken over: from now on this node answers for all connections.
     pub(crate) fn forget_all_taken(&mut self) {
         self.taken.clear();
     }
 
-    /// This node has no part in the service now.
+    /// Forgets all orphans: this node has no part in the service now.
     pub(crate) fn clear(&mut self) {
         self.telling.give_up();
         self.waiting.clear();

@@ -14,7 +14,7 @@ pub use options::{TcpOptions, Timestamps};
 /// The flags of a TCP header that the core uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
-    /// The sender has no more data.
+    /// The sender has sent all of its data.
     pub fin: bool,
     /// Start of a connection.
     pub syn: bool,
@@ -69,7 +69,8 @@ pub enum Checksum {
     Trusted,
     /// Nothing is known about the checksum, so the parser verifies it.
     Unverified,
-    /// Nothing is known about the checksum. It may be a partial one, which a sender on the same machine has left to the hardware.
+    /// Nothing is known about the checksum. The checksum may be partial, because a sender on the same machine has left the rest of the
+    /// computation to the hardware.
     MaybePartial,
 }
 
@@ -229,8 +230,8 @@ fn checksum_holds(ip: &IpSlice<'_>, tcp: &TcpSlice<'_>) -> bool {
     right == Some(tcp.checksum())
 }
 
-/// Whether the checksum is a partial one, which a sender leaves to its hardware to complete. A partial checksum is the sum of the pseudo
-/// header alone (RFC 9293 §3.1), not inverted.
+/// Whether the checksum is partial: the sender has left the rest of the computation to its hardware. A partial checksum is the sum of the
+/// pseudo header alone (RFC 9293 §3.1), not inverted.
 fn is_partial(ip: &IpSlice<'_>, tcp: &TcpSlice<'_>) -> bool {
     let addresses = match (ip.source_addr(), ip.destination_addr()) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -279,7 +280,7 @@ pub struct Opening {
     pub window: u16,
     /// The options.
     pub options: TcpOptions,
-    /// When it was logged.
+    /// When the SYN was logged.
     pub at: Instant,
 }
 

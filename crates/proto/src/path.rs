@@ -12,9 +12,9 @@
 //! ```
 //!
 //! *Own*: an outside host has answered a question that was asked through the service's interface. *Meet*: both nodes hear each other
-//! through the service's interfaces, by heartbeats or by the service's packets. If heartbeats arrive over other links only, the nodes
-//! do not meet. The backup decides, since it holds the gate: it takes over, or gives way to the primary ([`step`]). Answers from before
-//! the trouble prove nothing, so the node asks again when a suspicion begins.
+//! through the service's interfaces, by heartbeats or by the service's packets. If heartbeats arrive over other links only, the nodes do
+//! not meet. The backup decides, since it holds the gate: it takes over, or gives way to the primary ([`step`]). When a suspicion begins,
+//! earlier answers prove nothing, so the node asks again.
 
 pub(crate) mod damping;
 #[cfg(test)]
@@ -34,8 +34,8 @@ use crate::role::Role;
 const ASK_EVERY: Duration = Duration::from_millis(200);
 /// Age of the last proof at which a path is suspected: an answer is missing, not only late.
 const PROOF_MAX: Duration = Duration::from_millis(250);
-/// Length of a suspicion after which the outside is lost. Longer than the pause of a router that limits its answers. New trouble prolongs a
-/// suspicion to twice this length at most.
+/// Length of a suspicion after which the outside hosts count as lost. Longer than the pause of a router that limits its answers. New
+/// trouble prolongs a suspicion to twice this length at most.
 const SUSPICION_MAX: Duration = Duration::from_millis(250);
 /// Time after which hosts that never answered this node, but answer the peer, are lost to this node.
 const NEVER_ANSWERED: Duration = Duration::from_secs(1);
@@ -106,7 +106,7 @@ pub struct Fitness {
     pub begins: bool,
     /// The node may be the wire.
     pub returns: bool,
-    /// The node tells its peer not to count on it.
+    /// The node tells its peer not to count on this node.
     pub is_out: bool,
 }
 
@@ -120,10 +120,9 @@ impl Fitness {
     };
 }
 
-/// The step of a node in `role`. `own` and `peer` say whether each node reaches the outside; `meet` says whether they
-/// reach each other through the service's interfaces. Only a backup acts by itself: its gate decides which node's
-/// packets reach clients. Clients hear a primary through the backup, so the primary's own way to the outside does not
-/// matter while the nodes meet.
+/// The step of a node in `role`. `own` and `peer` say whether each node reaches outside hosts. `meet` says whether the two nodes reach each
+/// other through the service's interfaces. Only a backup acts by itself: its gate decides which node's packets reach clients. Clients hear
+/// a primary through the backup, so the primary's own way to the outside does not matter while the nodes meet.
 pub const fn step(role: Role, meet: bool, own: Reachability, peer: Reachability) -> PathStep {
     use Reachability::{Lost, Reached, Suspected, Unknown};
     match role {
@@ -172,18 +171,18 @@ pub(crate) struct ServicePath {
     has_carrier: bool,
     /// A link to the peer lies on the service's interface.
     has_link: bool,
-    /// When the last sign of the peer came in by the service's interface.
+    /// When the last sign of the peer, a heartbeat or a packet of the service, came in by the service's interface.
     seen: Option<Instant>,
     /// Number of heartbeats that have come since `seen`, over any link.
     missed: u32,
     /// When the peer became late, on every link or on the service's interface; `None` if it is not late.
     late: Option<Instant>,
     checked: Instant,
-    /// When an outside host last answered a question that counts.
+    /// When an outside host last gave an answer that counted: its question was asked at `distrusts` or later.
     answered: Option<Instant>,
     first_asked: Option<Instant>,
     ask_at: Instant,
-    /// When a client's last packet came in. `None` if hosts have been asked about the silence since then.
+    /// When the last packet of any client came in. `None` once hosts have been asked because the clients fell silent.
     client_seen: Option<Instant>,
     /// When hosts were last asked because the clients had fallen silent.
     looked: Option<Instant>,
@@ -270,9 +269,8 @@ impl ServicePath {
         }
     }
 
-    /// The peer reports on its side. When the peer's trouble begins or ends, this node's own path may have changed too,
-    /// so earlier answers prove nothing. An answer counts by the time of its question, since it may come long after the
-    /// path broke.
+    /// The peer reports on its side. When the peer's trouble begins or ends, this node's own path may have changed too, so earlier answers
+    /// prove nothing. An answer counts by the time of its question, because the answer may come long after the path broke.
     pub(crate) fn on_word(&mut self, now: Instant, word: Option<PathWord>) {
         let last = std::mem::replace(&mut self.peer, word);
         let was_troubled = last.is_some_and(PathWord::is_troubled);
@@ -308,7 +306,7 @@ impl ServicePath {
     }
 
     /// If the clients have fallen silent, asks the outside hosts at once, not only when the next question is due. Clients have many reasons
-    /// to be silent, so this is no suspicion until a host has had time to answer.
+    /// to be silent, so the suspicion begins only after the hosts have had time to answer.
     fn look_into_silence(&mut self, now: Instant) {
         let is_past = |at: Option<Instant>, time| at.is_some_and(|at| now.since(at) >= time);
         let patience = self.detector.patience();
@@ -335,8 +333,8 @@ impl ServicePath {
         lasts(self.suspected, SUSPICION_MAX) && had_time
     }
 
-    /// Time has passed. `peer_is_late` says whether the peer is late on all links. Call this at least once per heartbeat interval. After
-    /// a longer gap, heartbeats that were missed during the gap do not count against the peer.
+    /// Time has passed. `peer_is_late` says whether the peer is late on all links. Call this at least once per heartbeat interval. After a
+    /// longer gap, heartbeats that came over other links during the gap do not count against the service's interface.
     pub(crate) fn on_timeout(&mut self, now: Instant, peer_is_late: bool) {
         if now.since(self.checked) > self.detector.interval {
             self.missed = 0;
@@ -402,7 +400,8 @@ impl ServicePath {
         are_missed && self.seen.is_none_or(is_old)
     }
 
-    /// Whether this node hears the peer through the service's interface. Without a carrier it does not. `None`: no link lies there.
+    /// Whether this node hears the peer through the service's interface. Without a carrier, this node does not hear it. `None`: no link to
+    /// the peer lies on that interface.
     fn hears(&self, now: Instant) -> Option<bool> {
         self.has_link
             .then(|| self.has_carrier && self.seen.is_some() && !self.is_overdue(now, 1))
@@ -438,7 +437,7 @@ impl ServicePath {
         is_reached || self.has_carrier && self.are_hosts_gone
     }
 
-    /// Makes this node's report for the peer. Returns whether it differs from the last one.
+    /// Makes this node's report for the peer. Returns whether the report differs from the last report.
     pub(crate) fn renew_word(&mut self, now: Instant) -> bool {
         let word = self.word(now);
         std::mem::replace(&mut self.told, word) != word
@@ -466,7 +465,7 @@ impl ServicePath {
     /// unless exactly one of them has lost the outside.
     pub(crate) fn meets(&self, now: Instant) -> bool {
         let Some(peer) = self.peer else {
-            return true; // an earlier version of the program neither reports nor judges paths
+            return true; // the peer runs an earlier version, which neither reports nor judges paths
         };
         if !self.has_carrier {
             return false;

@@ -7,19 +7,20 @@ use std::time::Duration;
 
 use crate::Instant;
 
-/// The shortest pause that is noticed. Shorter ones are covered by the 1/16 that a lease allows for clock drift.
+/// The shortest pause that is noticed. Shorter pauses are covered by the 1/16 that a lease allows for clock drift.
 const LOST_MIN: Duration = Duration::from_millis(10);
 /// Length of one measurement of the counter's rate.
 const MEASURED: Duration = Duration::from_secs(1);
 
-/// The clock, read between two readings of the counter. An interruption between the readings can hide a pause, but cannot look like one.
+/// The clock, read between two readings of the counter. An interruption between the readings can hide a pause, but cannot be mistaken for a
+/// pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockReading {
-    /// The counter before.
+    /// The counter, read before the clock.
     pub before: u64,
     /// The clock.
     pub clock: Instant,
-    /// The counter after.
+    /// The counter, read after the clock.
     pub after: u64,
 }
 
@@ -32,7 +33,7 @@ pub struct PauseWatch {
     rate: Option<CounterRate>,
 }
 
-/// The counter's rate.
+/// The counter's rate: `ticks` in the time `per` of the clock.
 #[derive(Clone, Copy, Debug)]
 struct CounterRate {
     ticks: u64,
@@ -40,7 +41,7 @@ struct CounterRate {
 }
 
 impl CounterRate {
-    /// An upper bound of the rate, so a time computed from it is a lower bound.
+    /// Returns an upper bound of the rate, so that the times computed from this rate are lower bounds.
     fn between(began: ClockReading, now: ClockReading) -> Self {
         Self {
             ticks: now.after.saturating_sub(began.before).max(1),
@@ -60,7 +61,7 @@ impl PauseWatch {
         self.rate.is_some()
     }
 
-    /// The time by which the clock has fallen behind since the last look. `None` if it has not stood still.
+    /// The time by which the clock has fallen behind since the last look. `None` if the clock has not stood still.
     pub fn look(&mut self, now: ClockReading) -> Option<Duration> {
         let last = self.last.replace(now)?;
         let began = *self.began.get_or_insert(last);
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(
             machine.look_after(3_600_000 * MS, 0),
             None,
-            "stopped, while the clock went on"
+            "the process was stopped, but the clock went on"
         );
     }
 

@@ -68,10 +68,10 @@ const HOSTS_DELAY: Duration = Duration::from_millis(10);
 /// The reason why a [`RateConfig`] is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidRate {
-    /// Not a positive number.
+    /// The named field is not a positive number.
     #[error("{0} must be positive")]
     NotPositive(&'static str),
-    /// More than the whole string.
+    /// ρ is more than 1: more than the string's whole rate.
     #[error("utilization must be at most 1")]
     Utilization,
     /// The next cap would be set before the effect of the previous cap is measured, so the loop would oscillate.
@@ -237,7 +237,7 @@ impl RateControl {
         self.total = self.window * count(connections);
     }
 
-    /// The window field with which a packet is forwarded: `field`, lowered to the cap if it offers more. `scale` is the shift that the
+    /// The window field with which a packet is forwarded: `field`, lowered to the cap if `field` offers more. `scale` is the shift that the
     /// packet's sender announced (RFC 7323 §2.2); 0 for a SYN.
     pub fn cap(&self, field: u16, scale: u8) -> u16 {
         field.min(capped_field(self.window(), scale))

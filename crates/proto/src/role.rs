@@ -50,9 +50,9 @@ pub enum Role {
 /// An event that may change a role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoleEvent {
-    /// Neither node serves, and this node is the one to begin.
+    /// Neither node serves, and this node is to begin.
     Begins,
-    /// There is no peer, and the operator has allowed this node to serve without one.
+    /// There is no peer, and the operator has allowed this node to serve without a peer.
     Alone,
     /// The peer speaks for the service in a later epoch.
     PeerSpeaks,
@@ -70,8 +70,8 @@ pub enum RoleEvent {
     PeerYields,
     /// The peer is a wire that will be gone soon.
     PeerLeaves,
-    /// A returning node gives up its part. Or a backup that had given up its part takes it again, but its log of the
-    /// peer's connections is no longer valid.
+    /// A returning node gives up its part. This event also means that a backup takes up its part again, but its log of the peer's
+    /// connections is no longer valid.
     Withdrawn,
     /// A change of this node's network that the role needs has failed.
     Failed,
@@ -111,7 +111,7 @@ impl Role {
         Self::Standby,
     ];
 
-    /// The role after `event`; `None` if it changes nothing.
+    /// Returns the role after `event`. Returns `None` if `event` has no effect in this role.
     pub fn after(self, event: RoleEvent) -> Option<Self> {
         use RoleEvent::{
             Alone, Begins, ConsentFailed, Consented, Decided, Failed, PeerBack, PeerLeaves, PeerReturns,

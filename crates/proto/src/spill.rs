@@ -24,7 +24,7 @@ use crate::Offset;
 /// Minimum number of bytes that are released at a time.
 const RELEASE_MIN: u64 = 1 << 20;
 
-/// Where files are made.
+/// Makes the files of spilled logs.
 pub trait Depot: Debug + Send + Sync {
     /// Makes an empty file that nobody else uses.
     ///
@@ -47,7 +47,7 @@ pub trait Spill: Any + Debug + Send {
     /// The environment's error.
     fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()>;
 
-    /// Frees the space of all bytes before `to`. They will not be read again.
+    /// Frees the space of all bytes before `to`. These bytes will not be read again.
     ///
     /// # Errors
     /// The environment cannot free space before the whole file is dropped.
@@ -210,7 +210,7 @@ pub struct InFile<'a> {
 }
 
 impl InFile<'_> {
-    /// Reads the next bytes into `buffer`, as many as fit. Returns how many.
+    /// Reads the next bytes into `buffer`, as many as fit. Returns the number of bytes read.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -253,7 +253,7 @@ pub enum AtLimit {
     Slow,
 }
 
-/// Stands for the files of a node whose inputs are replayed: appended bytes are forgotten, since no kernel reads them.
+/// Replaces the files while a node's recorded inputs are replayed. Appended bytes are forgotten, because no kernel reads them.
 #[derive(Debug)]
 struct Forgotten;
 

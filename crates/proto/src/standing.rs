@@ -23,9 +23,9 @@ use crate::role::{Role, RoleEvent};
 
 /// Time between two questions to an arbiter that has not answered.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// The longest time that a packet needs from one node to the other. A deposed primary waits for this time before it
-/// returns. Otherwise, if the nodes swapped roles twice in that time, packets that it sent before it was deposed would
-/// pass the wire as packets of the new primary.
+/// The longest time that a packet needs from one node to the other. A deposed primary waits for this time before it returns. Otherwise, if
+/// the nodes swapped roles twice in that time, packets that the node sent before it was deposed would pass the wire as packets of the new
+/// primary.
 const ON_THE_WAY: Duration = Duration::from_millis(50);
 /// Bound on clock drift: two clocks differ by less than 1/16 of the time that passes.
 const DRIFT: u32 = 16;
@@ -79,7 +79,7 @@ pub enum Arbiter {
     /// Nobody: silence counts as death.
     #[default]
     FailStop,
-    /// A command that makes sure that the other node is off. It remembers nothing.
+    /// A command that makes sure that the other node is off. The command remembers nothing.
     Fence,
     /// A store that writes down for ever which node has which epoch.
     Witness,
@@ -141,7 +141,7 @@ pub struct Standing {
     promised_until: Instant,
     /// The arbiter was asked in this role. It may have given an epoch without this node's knowledge.
     has_asked: bool,
-    /// The fence's command is running. When it ends the peer is off, even if the peer has come back meanwhile.
+    /// The fence's command is running. When the command succeeds, the peer is off, even if the peer has come back meanwhile.
     is_fencing: bool,
     /// The primary is silent or yields, and the lease is over, so the arbiter decides.
     is_wanted: bool,
@@ -243,8 +243,8 @@ impl Standing {
         }
     }
 
-    /// Whether this node is the wire of a primary that counts on it. If so, this node may speak for connections that it has taken over.
-    /// This begins when the primary has answered this agent, and lasts as long as the primary goes on answering.
+    /// Whether this node is a wire on which its primary counts. If so, this node may speak for connections that it has taken over. This
+    /// begins when the primary has answered this agent, and lasts as long as the primary goes on answering.
     pub fn is_counted_on(&self, now: Instant) -> bool {
         self.role == Role::Backup && self.has_lease(now)
     }
@@ -254,7 +254,7 @@ impl Standing {
         self.granted_until
     }
 
-    /// Earliest time at which a claiming node may bring the VIP here. `None` if the node has no right to.
+    /// Earliest time at which a claiming node may bring the VIP here. `None` if the node has no right to do so.
     pub fn claims_at(&self) -> Option<Instant> {
         let has_right = self.is_confirmed() || self.lease_until.is_some();
         (self.role == Role::Claiming && has_right).then(|| self.granted_until.unwrap_or(Instant::ZERO))
@@ -271,7 +271,8 @@ impl Standing {
         self.config.arbiter == Arbiter::FailStop || self.confirmed == self.wanted()
     }
 
-    /// The epoch in which this node speaks alone or wants to. 0 if it only wants to know which epoch is written down.
+    /// Returns the epoch in which this node speaks alone, or wants to speak alone. Returns 0 if the node only wants to know which epoch the
+    /// witness has written down.
     fn wanted(&self) -> Option<u64> {
         match self.role {
             Role::Joining | Role::Primary | Role::Claiming | Role::Backup if !self.knows => Some(0),
@@ -432,7 +433,7 @@ impl Standing {
         self.lease_until = self.lease_until.max(until);
     }
 
-    /// Does not fence a peer that itself says that it is mute in this node's epoch or a later one.
+    /// Confirms this node without a fence, if the peer itself says that it is mute in this node's epoch or a later one.
     fn spare(&mut self, word: &StandingBeat) {
         let is_mute = matches!(word.role, Role::Standby | Role::Returning) && word.epoch >= self.epoch;
         if self.config.arbiter == Arbiter::Fence && self.role.speaks_alone() && is_mute {
@@ -490,7 +491,7 @@ impl Standing {
     }
 
     /// Whether this backup may believe the word of a primary that yields. The word may be old, and the primary may have gone on alone
-    /// since. A lease shows that the primary has not. If there is an arbiter, a backup without a lease asks it.
+    /// since. A lease shows that the primary has not gone on alone. If there is an arbiter, a backup without a lease asks it.
     fn may_follow(&self, now: Instant) -> bool {
         let asks = self.config.arbiter != Arbiter::FailStop;
         !self.is_unconfirmed && (asks || self.config.lease.is_zero() || self.has_lease(now))
@@ -527,7 +528,8 @@ impl Standing {
         self.change(now, event, epoch)
     }
 
-    /// Carries out `event`. `epoch` is the epoch of the peer's word that caused it, if a word did.
+    /// Carries out `event`. `epoch` is the epoch of the peer's word or of the arbiter's answer that caused the event. After a failed
+    /// consent, it is the epoch from before the consent. It is 0 if the event needs no epoch.
     fn change(&mut self, now: Instant, event: RoleEvent, epoch: u64) -> Option<RoleChange> {
         let from = self.role;
         let to = from.after(event)?;

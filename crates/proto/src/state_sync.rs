@@ -54,7 +54,7 @@ pub enum StateSyncEvent {
     Begin,
     /// This node is no longer the wire, or the replica's server has died.
     Leave,
-    /// The hook has done what it was asked to.
+    /// The hook's current run has succeeded.
     Succeeded,
     /// The hook has failed.
     Failed,
@@ -76,7 +76,7 @@ impl StateSyncProgress {
         Self::Synced,
     ];
 
-    /// The state after `event`; `None` if it changes nothing.
+    /// The state after `event`. `None` if `event` does not change the state.
     pub fn after(self, event: StateSyncEvent) -> Option<Self> {
         use StateSyncEvent::{Begin, Drained, Expired, Failed, Leave, Succeeded};
         match (self, event) {
@@ -255,7 +255,7 @@ impl StateSync {
     }
 
     /// The run of the hook with the number `run` has ended. A success that is reported after the hold is too late, even if the hook ended
-    /// in time: the state may have changed since.
+    /// in time: input of clients may have changed the primary's state since the hold.
     pub fn on_ended(
         &mut self,
         now: Instant,
@@ -335,7 +335,7 @@ impl StateSync {
         actions.push_back(ServiceAction::RunSync { phase, run, until });
     }
 
-    /// Reports that `event` has ended the copying. `why` has the reason already if the hook failed or was late.
+    /// Reports that `event` has ended the copying. If the hook failed or was late, `why` already contains the reason.
     fn tell_failure(&mut self, event: StateSyncEvent, actions: &mut VecDeque<ServiceAction>) {
         match event {
             StateSyncEvent::Leave => {

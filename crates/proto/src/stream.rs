@@ -1,10 +1,9 @@
-//! One direction of a connection as it was logged: reassembled, kept from the restart point on.
+//! The log of one direction of a connection. The log reassembles the bytes, and keeps them from the restart point on.
 //!
 //! ```text
 //!        base               frontier        ahead        ahead
 //!  ──────┼───────────────────┼───────────────█████───────███──────▶ offset
-//!  given │ kept, contiguous  │ not seen yet  │ seen, out of order
-//!  up    │                   │
+//!  gone  │ kept, contiguous  │ not seen yet  │ seen, out of order
 //! ```
 //!
 //! Bytes that come in order from a [`Shelf`] stay there until [`StreamLog::keep`]. Most of them are acknowledged by then, and are
@@ -27,7 +26,7 @@ const AHEAD_MAX: usize = 256;
 /// Smallest payload, in bytes, that is left on the shelf. Copying a smaller payload immediately costs no more than remembering its place on
 /// the shelf.
 const SHELVED_MIN: usize = 1024;
-/// Capacity, in pieces, of the list of shelved pieces that is kept when the list is empty.
+/// Largest capacity, in pieces, that the empty list of shelved pieces keeps. A larger allocation is freed.
 const SHELVED_KEPT: usize = 8;
 
 /// The result of inserting bytes.
@@ -56,19 +55,19 @@ pub struct StreamLog {
     chunks: Chunks,
     /// The kept bytes before the first chunk.
     spilled: Option<Box<Spilled>>,
-    /// The pieces that lie on a shelf, in order. They end at the frontier. There are none while a range lies ahead.
+    /// The pieces that lie on a shelf, in order. The last piece ends at the frontier. There are no pieces while a range lies ahead.
     shelved: VecDeque<Shelved>,
 }
 
 impl StreamLog {
-    /// An empty log of the stream whose byte 0 has the number `first`. The owner decides how far ahead of the frontier bytes may
+    /// An empty log of the stream whose byte 0 has the sequence number `first`. The owner decides how far ahead of the frontier bytes may
     /// lie.
     pub fn new(first: Seq) -> Self {
         Self::starting(Offset::ZERO, first)
     }
 
-    /// An empty log of a stream that is learnt in its middle. `first` is the number of [`Offset::LEARNT`]; nothing before it is
-    /// known.
+    /// An empty log of a stream that is learnt in its middle. `first` is the sequence number of the first known byte, at
+    /// [`Offset::LEARNT`].
     pub fn learnt(first: Seq) -> Self {
         Self::starting(Offset::LEARNT, first)
     }
@@ -87,7 +86,7 @@ impl StreamLog {
         }
     }
 
-    /// The number of byte 0.
+    /// The sequence number of byte 0.
     pub fn first(&self) -> Seq {
         self.first
     }
@@ -102,12 +101,12 @@ impl StreamLog {
         self.base
     }
 
-    /// All bytes before this one were logged.
+    /// The frontier: all bytes before this offset were logged.
     pub fn frontier(&self) -> Offset {
         self.frontier
     }
 
-    /// End of the last byte that was logged, holes or not.
+    /// End of the last byte that was logged, even if the byte lies behind a hole.
     pub fn end(&self) -> Offset {
         self.ahead.last().map_or(self.frontier, |range| range.end)
     }
@@ -132,22 +131,23 @@ impl StreamLog {
         self.fin == Some(self.frontier)
     }
 
-    /// The sequence number that comes after all that is contiguous, the FIN included.
+    /// The sequence number after all contiguous bytes, and after the FIN if no byte before the FIN is missing.
     pub fn next_seq(&self) -> Seq {
         self.frontier.to_seq(self.first) + u32::from(self.is_complete())
     }
 
-    /// The sequence number that comes after all that was logged, holes or not, the FIN included.
+    /// The sequence number after all logged bytes, even those behind a hole, and after the FIN if it was seen.
     pub fn end_seq(&self) -> Seq {
         self.fin.map_or(self.end(), |fin| fin + 1).to_seq(self.first)
     }
 
-    /// The offset that `seq` means, near the frontier. `None`: before the stream's start.
+    /// The offset of the byte with the sequence number `seq`. Of the possible offsets, the result is the one nearest to the frontier.
+    /// `None` if this offset lies before the stream's start.
     pub fn offset_of(&self, seq: Seq) -> Option<Offset> {
         Offset::from_seq(seq, self.first, self.frontier)
     }
 
-    /// Memory held by what is kept, in bytes. Chunks that wait for reuse do not count.
+    /// Memory that the kept bytes use, in bytes. Chunks that wait for reuse do not count.
     pub fn memory(&self) -> usize {
         self.chunks.memory()
     }
@@ -157,7 +157,7 @@ impl StreamLog {
         self.spilled.as_ref().map_or(0, |spilled| spilled.bytes())
     }
 
-    /// The first byte that is kept, but not in a file.
+    /// The first kept byte that is not in a file.
     pub(crate) fn resident(&self) -> Offset {
         self.spilled.as_ref().map_or(self.base, |spilled| spilled.end())
     }
@@ -176,7 +176,7 @@ impl StreamLog {
         self.fin = self.fin.filter(|_| self.is_complete());
     }
 
-    /// Stores `bytes`, which stand at `at` in the stream. They may lie on a shelf.
+    /// Stores `bytes`, which stand at `at` in the stream. The bytes may lie on a shelf.
     ///
     /// # Panics
     /// If pieces of the log lie on a shelf, and `bytes` on none.
@@ -257,7 +257,7 @@ impl StreamLog {
         Inserted::Stored
     }
 
-    /// Joins ranges that touch, and moves the frontier over those that reach it.
+    /// Joins ranges that touch each other, and moves the frontier past the ranges that touch the frontier.
     fn merge(&mut self) {
         self.ahead.sort_unstable_by_key(|range| range.start);
         let mut merged: Vec<Range<Offset>> = Vec::with_capacity(self.ahead.len());
@@ -303,7 +303,7 @@ impl StreamLog {
         self.base = self.frontier;
     }
 
-    /// Notes that bytes were seen of a stream whose log is given up. If there are too many holes, the first one counts as filled.
+    /// Notes that the bytes `seen` passed in a stream whose log is given up. If there are too many holes, the first one counts as filled.
     pub fn pass(&mut self, seen: Range<Offset>) {
         let end = self.fin.map_or(seen.end, |fin| fin.min(seen.end));
         if self.ahead.is_empty() && seen.start <= self.frontier {
@@ -356,7 +356,7 @@ impl StreamLog {
         self.chunks.pieces(range.start, range.end.since(range.start))
     }
 
-    /// The kept bytes of `range`, in order, in memory or not.
+    /// The kept bytes of `range`, in order, from memory and from the file.
     ///
     /// # Panics
     /// If the range is not kept and contiguous, or lies on a shelf.

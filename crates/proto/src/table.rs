@@ -255,8 +255,8 @@ impl Table {
         self.insert(connection)
     }
 
-    /// Opens the connections whose SYN-ACK was sent, but not seen to arrive, and returns them with their SYN and SYN-ACK. In a
-    /// flood only the latest [`PENDING_MAX`] are opened.
+    /// Opens a connection for each handshake whose SYN-ACK was sent but not acknowledged. Returns the connections with their SYN and
+    /// SYN-ACK. In a flood only the latest [`PENDING_MAX`] are opened.
     pub fn open_pending(&mut self) -> Vec<(ConnectionId, SocketAddr, Opening, Opening)> {
         let pending = self.handshakes.take_pending().into_iter();
         pending
@@ -374,7 +374,7 @@ impl Table {
         self.lingering.get(id).is_some()
     }
 
-    /// Forgets connections that have lingered too long or hold too much. Returns the bytes that their replicas did not get.
+    /// Forgets connections that have lingered too long or hold too much memory. Returns the bytes that their replicas did not get.
     pub fn expire_lingering(&mut self, now: Instant) -> u64 {
         self.lingering.expire(now, self.config.bytes_max)
     }

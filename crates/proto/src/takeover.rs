@@ -3,17 +3,17 @@
 //! ```text
 //!   declared ─▶ gate closed ─▶ log drained ─▶ for each connection (busy, then idle, then mere handshakes):
 //!                                               restore ─▶ make ready ─▶ drain ─▶ activate ─▶ hand over
-//!                                             ─▶ all decided: settled, speech allowed, one RST to each that is lost
+//!                                             ─▶ all decided: settled, speech allowed, one RST for each lost connection
 //! ```
 //!
 //! Among the busy connections, those that have been silent longest come first.
 //!
-//! After the first 64 connections, idle ones wait so that busy ones get the CPUs: 250 µs for each busy connection, at most 150 ms. Then 32
-//! idle connections follow every 4 ms. An idle connection follows sooner if its client says something. The steps after "all decided" wait
-//! for the idle connections too.
+//! After the first 64 connections, idle connections wait, so that busy connections get the CPUs: 250 µs for each busy connection, at most
+//! 150 ms in all. Then 32 idle connections follow every 4 ms. An idle connection follows sooner if its client sends something. The steps
+//! after "all decided" wait for the idle connections too.
 //!
-//! If only some connections have lost their server's process, the same steps are taken for them alone. The gate is closed for each of
-//! them ([`ServiceAction::Hold`]), and the node remains the wire of the others.
+//! If only some connections have lost their server's process, the same steps are taken for them alone. The gate is closed for each of these
+//! connections ([`ServiceAction::Hold`]), and the node remains the wire of all other connections.
 //!
 //! The phases of a takeover ([`TakeoverPhase`]), and the pace of its idle connections ([`IdlePace`]):
 //!
@@ -117,11 +117,12 @@ impl Reports {
 
 /// Number of steps that follow a connection's `Restore`.
 const STEPS_AFTER_RESTORE: usize = 4;
-/// Number of connections that are restored before the wire is told which ones are being decided. Until then no SYN passes.
+/// Number of connections whose steps come before the [`Hold`](ServiceAction::Hold) that tells the wire which clients are held. Until then
+/// no SYN passes.
 const BEFORE_HOLD: usize = 64;
 
-/// Time that idle connections wait for each busy one, up to [`HEAD_START_MAX`] in all. The keeper and the application need the CPUs to
-/// answer on the busy connections.
+/// Time for which idle connections wait per busy connection, up to [`HEAD_START_MAX`] in all. Meanwhile the keeper and the application need
+/// the CPUs to answer on the busy connections.
 pub(crate) const HEAD_START_EACH: Duration = Duration::from_micros(250);
 /// The longest such wait. See [`HEAD_START_EACH`].
 pub(crate) const HEAD_START_MAX: Duration = Duration::from_millis(150);
@@ -133,7 +134,7 @@ pub(crate) const PORTION_EVERY: Duration = Duration::from_millis(4);
 /// How far a takeover is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TakeoverPhase {
-    /// The gate is closed. The takeover's own drain is planned. A drain that was begun before does not count.
+    /// The gate is closed. The takeover's own drain is planned. A drain that was begun before the gate closed does not count.
     GateClosed,
     /// The log is being read to its end.
     Draining,
@@ -164,7 +165,7 @@ impl TakeoverPhase {
             (Self::Draining, DrainBegun) => Self::Draining,
             (Self::Draining, Drained) => Self::Deciding,
             (Self::Draining, AllDecided) => Self::Draining,
-            (Self::Deciding, DrainBegun | Drained) => Self::Deciding, // for a single connection
+            (Self::Deciding, DrainBegun | Drained) => Self::Deciding, // a drain among one connection's steps
             (Self::Deciding, AllDecided) => Self::Decided,
             (Self::Decided, DrainBegun | Drained | AllDecided) => Self::Decided,
         }
@@ -183,7 +184,7 @@ enum IdlePace {
     },
     /// A portion of the idle connections follows.
     Portion {
-        /// How many may still follow.
+        /// Number of connections of this portion that may still follow.
         left: usize,
         /// When the next portion may begin.
         next: Instant,
@@ -193,9 +194,9 @@ enum IdlePace {
 /// Events that change the pace of the idle connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PaceEvent {
-    /// The time is now this.
+    /// The time has advanced to this value.
     Timer(Instant),
-    /// The steps of an idle connection were planned, and others still wait.
+    /// The steps of an idle connection were planned, and other idle connections still wait.
     Planned,
     /// The steps of the last idle connection were planned.
     PlannedLast,
@@ -268,8 +269,8 @@ pub(crate) enum Urgency {
 }
 
 impl Takeover {
-    /// Begins the takeover of the whole service: the gate is closed, so the log is to be read. If the takeover of a dead worker's
-    /// connections is under way (`adoption`), its remaining steps follow and are not planned again.
+    /// Begins the takeover of the whole service: the gate is closed, and the log must be read to its end. If the takeover of a dead
+    /// worker's connections is under way (`adoption`), its remaining steps follow and are not planned again.
     pub(crate) fn begin(now: Instant, adoption: Option<Self>) -> Self {
         let connection = |(step, _): &(ServiceAction, Urgency)| match *step {
             ServiceAction::HandOver { connection } => Some(connection),
@@ -338,7 +339,8 @@ impl Takeover {
         self.steps.push_front((step, urgency));
     }
 
-    /// After the first drain all connections are known. Puts them in order, and plans the steps of the first ones.
+    /// Handles the end of a drain. After the takeover's own drain all connections are known: puts them in order, and plans the steps of the
+    /// first ones.
     pub(crate) fn on_drained(
         &mut self,
         now: Instant,
@@ -433,12 +435,12 @@ impl Takeover {
                 self.steps.extend(steps.map(|step| (step, urgency)));
             }
             Some(Err(reason)) => self.on_unrestorable(connection, table, reason, actions),
-            None => {} // it ended meanwhile
+            None => {} // the connection has ended meanwhile
         }
     }
 
     /// Plans the steps of the next connection on which a side waits for something. Returns false if there is none. Each call plans one
-    /// connection: the steps of ten thousand connections are megabytes, and the first step would wait until the last one is written down.
+    /// connection. Planning ten thousand connections at once would take megabytes, and would delay the first step.
     pub(crate) fn plan_hurried(&mut self, table: &mut Table, actions: &mut VecDeque<ServiceAction>) -> bool {
         let Some(next) = self.hurried.pop_front() else {
             return false;
@@ -492,7 +494,8 @@ impl Takeover {
         }
     }
 
-    /// A connection's first step was popped, and a side now waits for something on it. Its other steps are the next ones.
+    /// A connection's first step was popped, and a side now waits for something on the connection. Makes the connection's other steps,
+    /// which are the next ones, hurried.
     pub(crate) fn hurry_begun(&mut self) {
         for (_, urgency) in self.steps.iter_mut().take(STEPS_AFTER_RESTORE) {
             *urgency = Urgency::Hurried;
@@ -566,7 +569,7 @@ impl Takeover {
         }
     }
 
-    /// The SYN-ACK to repeat for a connection that belongs to the relay now, if its client has not been heard since.
+    /// The SYN-ACK to repeat for a connection that belongs to the relay now, if its client has not been heard since the SYN-ACK was sent.
     pub(crate) fn half_open(&mut self, id: ConnectionId, connection: &Connection) -> Option<Vec<u8>> {
         let syn_ack = self.half_open.remove(&id)?;
         (!connection.has_heard_client()).then_some(syn_ack)

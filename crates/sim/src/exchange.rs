@@ -1,4 +1,4 @@
-//! An application that sends bytes which the other side can check, and that checks the bytes which it receives.
+//! A test application. It sends bytes that the other side can check, and checks the bytes that it receives.
 
 use proto::Instant;
 
@@ -17,7 +17,7 @@ pub struct Exchange {
     peer_finished: bool,
 }
 
-/// A stream of bytes. The seed and a byte's position determine its value.
+/// A stream of bytes. The seed and the position determine a byte's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeededStream {
     /// Streams with different seeds are different.
@@ -86,7 +86,7 @@ impl Exchange {
         self.received == self.expected.len && self.wrong_at.is_none()
     }
 
-    /// Position of the first byte that was wrong or too much.
+    /// Position of the first byte that was wrong, or that came after the expected end.
     pub const fn wrong_at(&self) -> Option<u64> {
         self.wrong_at
     }

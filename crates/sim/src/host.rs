@@ -12,7 +12,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use crate::tcp::{EndpointState, Initial, TcpConfig, TcpEndpoint, reset_for};
 use crate::world::{Output, Port, SimNode};
 
-/// The user of one endpoint: a server's worker, or a client.
+/// The application that uses one endpoint: a server's worker, or a client.
 ///
 /// A closure `FnMut(Instant, &mut TcpEndpoint) -> Option<Instant>` is an `App`, too.
 pub trait App: Any {

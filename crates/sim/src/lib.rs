@@ -1,9 +1,10 @@
 //! The deterministic packet-level world in which the protocols are tested.
 //!
-//! * [`link`] says when a packet arrives at the far end of a cable, or why it does not.
+//! * [`link`] decides when a packet arrives at the far end of a cable, or why it does not.
 //! * [`tcp`] is one end of a TCP connection.
 //! * [`world`] lets nodes send each other packets through cables, event by event, from a seed.
-//! * [`host`] and [`router`] are the nodes that every scenario needs. [`exchange`] is an application that checks its bytes.
+//! * [`host`] and [`router`] are the nodes that every scenario needs. [`exchange`] is an application that checks the bytes that it
+//!   receives.
 //! * [`net`] and [`flow`] are a second, faster engine for the papers' figures: TCP without payload bytes. [`scenario`] holds the papers'
 //!   networks.
 //! * [`multipath`] joins two hosts by several paths, on which SCTP runs.

@@ -277,7 +277,7 @@ impl Link {
         }
     }
 
-    /// Lets a packet wait until `until`; false if there is no room.
+    /// Lets a packet wait until `until`. Returns false if the queue has no room.
     fn wait(&mut self, until: Fraction, bytes: usize) -> bool {
         let packets_full = self
             .config

@@ -1,4 +1,4 @@
-//! A segment in packetdrill's notation, as the traces of both simulation engines show it (see the crate's documentation).
+//! A segment in packetdrill's notation, as the traces of both simulation engines show it (see [`TraceEvent`](crate::net::TraceEvent)).
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter, Write};
@@ -10,7 +10,7 @@ use proto::packet::Segment;
 /// Sequence numbers of the SYNs that were seen, by source and destination.
 pub type SynNumbers = BTreeMap<(SocketAddr, SocketAddr), Seq>;
 
-/// A segment with numbers relative to the SYNs, where those are known.
+/// A segment with numbers relative to the SYNs, if the SYNs are known.
 pub struct Notation<'a> {
     /// The segment.
     pub segment: &'a Segment<'a>,

@@ -72,7 +72,7 @@ pub enum Pass {
 }
 
 impl Tap {
-    /// A tap that asks `judge` about each packet. The port is the one through which the packet came in.
+    /// A tap that asks `judge` about each packet. `judge` gets the port through which the packet came in.
     pub fn new(judge: impl FnMut(Instant, Port, &[u8]) -> Pass + 'static) -> Self {
         Self {
             judge: Box::new(judge),

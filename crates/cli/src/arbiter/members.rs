@@ -25,7 +25,7 @@ pub struct Members {
 }
 
 impl Members {
-    /// The members that `config` names; nothing is connected yet.
+    /// Takes the members from `config`, and connects to none of them yet.
     ///
     /// # Errors
     /// If a file with certificates cannot be read.
@@ -57,8 +57,8 @@ impl Members {
         })
     }
 
-    /// The answer of the first member that gives one by `deadline`. `request` may be made several times, and an earlier one may have
-    /// been carried out although it was not answered.
+    /// Returns the answer of the first member that answers by `deadline`. `request` may be called several times. A request that was not
+    /// answered may have been carried out.
     ///
     /// # Errors
     /// The error of the member asked last, with its URL.

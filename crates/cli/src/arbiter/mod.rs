@@ -39,7 +39,7 @@ pub struct ArbiterClient {
 }
 
 impl ArbiterClient {
-    /// The arbiter that `config` names; `wake` is called when there is an answer.
+    /// Opens the arbiter that `config` names. `wake` is called when there is an answer.
     ///
     /// # Errors
     /// If the witness's certificates cannot be read, or no thread can be started.
@@ -83,7 +83,7 @@ impl ArbiterClient {
         }
     }
 
-    /// The next outcome.
+    /// The next answer of the arbiter, if one has come.
     pub fn poll(&mut self) -> Option<ArbiterAnswer> {
         let (question, verdict) = self.answers.try_recv().ok()?;
         self.asked.remove(&question);

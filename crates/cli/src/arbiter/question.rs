@@ -40,7 +40,7 @@ impl ArbiterOutbox {
     }
 }
 
-/// The node and its peer, as witness and fence name them.
+/// The names that the witness and the fence use for this node, its peer and the services.
 #[derive(Clone, Debug)]
 pub struct ArbiterNames {
     /// This node.

@@ -12,9 +12,9 @@ pub struct EpochRecord {
     pub at: u64,
 }
 
-/// The verdict of `stored` for `node`, which wants `epoch`. `None` if the node may try to take the epoch.
+/// The verdict that follows from `stored` for `node`, which asks for `epoch`. `None` if the node may try to take the epoch.
 ///
-/// A node that already has the epoch is granted it again: the first answer may have been lost.
+/// If the node owns the epoch already, the verdict is `Granted` again: the first answer may have been lost.
 pub fn judge(stored: &EpochRecord, node: &str, epoch: u64) -> Option<ArbiterVerdict> {
     if stored.epoch == epoch && stored.owner == node {
         return Some(ArbiterVerdict::Granted);

@@ -29,7 +29,7 @@ use super::record::{EpochRecord, judge};
 use crate::config;
 use crate::control::{OwnerStatus, WitnessStatus};
 
-/// TTL of the etcd lease of a node's presence key, in seconds. A node that is silent for longer is no longer shown.
+/// TTL of the etcd lease of a node's presence key, in seconds. After this time without a renewal, the node is not shown any more.
 const LEASE_SECONDS: i64 = 10;
 /// Time between two renewals of this node's presence key, and between two reads of all nodes' keys.
 const RHYTHM: Duration = Duration::from_secs(3);
@@ -164,7 +164,7 @@ struct EtcdCluster {
     view: Arc<Mutex<WitnessView>>,
 }
 
-/// A record as it is stored.
+/// A record in etcd, and the revision of its last change.
 struct Stored {
     record: EpochRecord,
     revision: i64,
@@ -263,7 +263,8 @@ impl EtcdCluster {
         outcome
     }
 
-    /// Stores this node's presence key. Keeps the etcd lease `lease` alive if it is still valid; otherwise takes a new lease.
+    /// Keeps this node's presence key in etcd. If the key's etcd lease `lease` is still valid, renews the lease. Otherwise takes a new
+    /// lease and stores the key under it. Returns the lease.
     async fn appear(&self, lease: Option<i64>) -> Result<i64, String> {
         let deadline = Instant::now() + self.timeout;
         if let Some(lease) = lease {

@@ -72,7 +72,7 @@ pub(super) enum Command {
     CheckConfig {
         #[command(flatten)]
         config: ConfigFile,
-        /// Do not ask for the peer
+        /// Do not check whether the peer answers
         #[arg(long)]
         without_peer: bool,
         /// Check also whether this program could take the place of the running daemon (`systemctl reload`)
@@ -142,11 +142,11 @@ pub(super) enum Command {
         /// Take part again
         #[arg(long)]
         off: bool,
-        /// The node's configuration, if that names a `state_dir`
+        /// The node's configuration; needed if it sets `state_dir`
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
-    /// Remove everything that a dead daemon left behind, and restore the network as it found it
+    /// Remove everything that a dead daemon left behind, and restore the network as the daemon found it
     Cleanup {
         #[command(flatten)]
         node: NodeOption,
@@ -185,7 +185,7 @@ pub(super) struct TunnelOptions {
     /// Serving end: address of the server
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "listen")]
     pub forward: Option<SocketAddr>,
-    /// Opening end: address of the serving end, which then tells its further addresses
+    /// Opening end: address of the serving end; the serving end then announces its further addresses
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     pub to: Vec<String>,
     /// Local addresses, one for each path

@@ -11,10 +11,10 @@ pub(super) enum CommandError {
     /// Wrong use.
     #[error("steadfast: {0}")]
     Use(String),
-    /// It cannot be done here.
+    /// The command cannot run on this machine. The list names what is missing.
     #[error("steadfast: cannot run here; missing: {}", .0.join("; "))]
     Missing(Vec<String>),
-    /// It was tried and failed.
+    /// The command was tried and failed.
     #[error("steadfast: {0:#}")]
     Failed(#[from] anyhow::Error),
 }
@@ -25,7 +25,7 @@ impl CommandError {
         Self::Failed(error.into())
     }
 
-    /// The exit code that means this.
+    /// The exit code for this error.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Failed(_) => 1,

@@ -57,8 +57,8 @@ pub fn main(program: &Program) -> ExitCode {
             log_format,
         } => edge::run(&config, log_format),
         Command::Tunnel(options) => tunnel::run(options),
-        // `--without-peer` and `--in-place` change nothing for an edge or a tunnel. Neither asks for a peer, and an edge's successor makes
-        // the same check.
+        // `--without-peer` and `--in-place` change nothing for an edge or a tunnel: the checks of these two ask for no peer, and an edge's
+        // successor makes the same check.
         Command::CheckConfig { config, .. } if EdgeSettings::is_in(&config.config) => {
             edge::check(&config.config)
         }

@@ -99,7 +99,7 @@ fn to_json(answer: &impl Serialize) -> String {
     serde_json::to_string(answer).expect("the answers have string keys only") + "\n"
 }
 
-/// The node's status as text. `now_ns` is of the same clock as the times of takeovers.
+/// The node's status as text. `now_ns` is the current time, of the same clock as the takeovers' times.
 pub(super) fn status_text(status: &NodeStatus, now_ns: u64) -> String {
     let NodeStatus {
         node,

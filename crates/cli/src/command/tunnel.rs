@@ -138,7 +138,7 @@ pub(super) fn status_text(status: &TunnelStatus) -> String {
     text
 }
 
-/// A star marks the path of new data.
+/// The table's row for a path. A star marks the path that gets new data.
 fn row(path: &TunnelPathStatus) -> [String; 8] {
     let mark = if path.current { "*" } else { "" };
     [

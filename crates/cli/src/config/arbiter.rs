@@ -50,7 +50,7 @@ pub struct FenceSettings {
     /// `timeout_ms`: 50 to 600,000 ms, default 10,000 ms. A command that takes longer is killed, and counts as failed.
     pub timeout: Duration,
     /// `delay_ms`: how long this node waits before it runs the command, up to 600,000 ms, default 0. If both nodes live but do not hear
-    /// each other, the node with the shorter delay goes on. The other node's delay must be longer than the command takes.
+    /// each other, the node with the shorter delay goes on. The longer delay must exceed the time that the other node's command takes.
     pub delay: Duration,
 }
 
@@ -144,7 +144,7 @@ fn witness(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<Option<
     Some(kind.and(endpoints).map(witness))
 }
 
-/// Reports a problem if only one of two keys is present that belong together.
+/// Reports a problem if only one of two keys that belong together is present.
 fn both(
     table: &mut ConfigTable<'_, '_>,
     (first, has_first): (&str, bool),

@@ -141,9 +141,9 @@ pub struct CacheSettings {
     pub second: SecondPacket,
     /// Whether packets are cached even while no string is suspected.
     pub is_always: bool,
-    /// Bytes of packets per string.
+    /// Limit of the bytes of cached packets, per string.
     pub max_bytes: usize,
-    /// Number of packets per string.
+    /// Limit of the number of cached packets, per string.
     pub max_packets: usize,
     /// Limit of the bytes of one connection's cached entering packets. The limit matters only with policy `all`: the other policies hold
     /// one such packet and the second packet.

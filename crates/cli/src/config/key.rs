@@ -45,7 +45,7 @@ impl fmt::Debug for SecretKey {
     }
 }
 
-/// The text of a file with a secret. Refused if users other than the file's owner and group have any access.
+/// Reads the text of a file with a secret. Fails if users other than the file's owner and group have any access to the file.
 ///
 /// # Errors
 /// The problem with the file.

@@ -84,7 +84,7 @@ pub(super) fn config(path: &Path, source: &str) -> Result<Config, ConfigError> {
     })
 }
 
-/// Parses the file as TOML. Notes top-level keys that are not in `tables`.
+/// Parses the file as TOML. Records top-level keys that are not in `tables` as problems.
 ///
 /// # Errors
 /// All places where the file is not TOML.
@@ -173,7 +173,7 @@ fn transport(name: &str) -> Option<PeerTransport> {
     }
 }
 
-/// The peer's addresses, each once.
+/// Reads the peer's addresses. No address may occur twice.
 fn links(value: &DeValue<'_>) -> Result<Vec<IpAddr>, String> {
     let links = list(address)(value)?;
     let each_once = links.iter().collect::<BTreeSet<_>>().len() == links.len();

@@ -57,8 +57,8 @@ pub struct PeerSettings {
     pub name: String,
     /// `address`, or the first of `addresses`: the peer's address on the service interface.
     pub address: IpAddr,
-    /// `addresses`: 1 to 8 addresses of the peer. Each is a link of its own: every message goes to all of them, and the first copy that
-    /// arrives counts. `address` is the short form for a single address.
+    /// `addresses`: 1 to 8 addresses of the peer. Each is a link of its own: every heartbeat goes to all of them, and the first copy that
+    /// arrives counts. `transport` says how other messages travel. `address` is the short form for a single address.
     pub addresses: Vec<IpAddr>,
     /// `key_file`: a file with the secret that both nodes share, 32 bytes in hexadecimal digits. Messages to the
     /// peer are authenticated with it. Default: none, so messages are not authenticated.
@@ -152,9 +152,9 @@ pub struct ServiceSettings {
     /// `application`: address and port at which the local application listens. It must not be at a VIP. Default: the loopback
     /// address and the service's port.
     pub application: SocketAddr,
-    /// `volatile_headers`: names, in lower case, of reply headers that may differ when a request is executed again. These headers always
-    /// may: `age`, `connection`, `date`, `expires`, `keep-alive`, `server-timing`, `set-cookie`, `x-correlation-id`, `x-request-id`,
-    /// `x-response-time`, `x-runtime`. `http` only. Default `["date"]`, which adds nothing.
+    /// `volatile_headers`: names, in lower case, of reply headers that may differ when a request is executed again. These headers may
+    /// always differ: `age`, `connection`, `date`, `expires`, `keep-alive`, `server-timing`, `set-cookie`, `x-correlation-id`,
+    /// `x-request-id`, `x-response-time`, `x-runtime`. `http` only. Default `["date"]`, which adds nothing.
     pub volatile_headers: Vec<String>,
     /// `reexecute`: which requests the survivor executes again although the dead server may have executed them. `"safe"`: requests with
     /// safe methods. `"idempotent"`: requests with idempotent methods or with an `Idempotency-Key`. `"all"`: all requests. Or a list of
@@ -208,7 +208,7 @@ pub struct HealthSettings {
     pub interval: Duration,
     /// `timeout_ms`: how long an answer may take, 1 to 60,000 ms. Default 1,000 ms.
     pub timeout: Duration,
-    /// `failures`: number of questions in a row that must fail, 1 to 100. Default 3.
+    /// `failures`: number of failed questions in a row after which the application counts as hung, 1 to 100. Default 3.
     pub failures: u32,
     /// `send`: text that is sent on a new connection to the application. Default nothing.
     pub send: String,
@@ -239,7 +239,7 @@ impl fmt::Display for NodeRole {
 /// The part of a cut reply for which the survivor's application is asked (`cut_replies`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CutReplies {
-    /// The part that the client does not have, where that is possible.
+    /// The part that the client does not have, if this part can be requested.
     #[default]
     Rest,
     /// The whole reply.

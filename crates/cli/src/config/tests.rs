@@ -604,7 +604,7 @@ fn the_examples_other_choices_are_right_too() {
 fn the_example_shows_every_field_with_its_default() {
     let example = include_str!("../../steadfast.toml");
     let config = parse(example).unwrap();
-    // A line that begins with `#` and no blank is a field that is commented out.
+    // A `#` that is not followed by a blank comments out a field.
     let field = |line: &str| {
         line.strip_prefix('#')
             .filter(|rest| !rest.starts_with(' '))

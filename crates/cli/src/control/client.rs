@@ -38,7 +38,7 @@ pub enum ControlClientError {
         /// The error.
         source: io::Error,
     },
-    /// The answer is not one of this version.
+    /// The answer is not in the format of this program's version.
     #[error("the answer of {} is not understood: {source}", path.display())]
     Answer {
         /// The socket.

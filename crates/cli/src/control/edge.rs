@@ -43,15 +43,15 @@ pub struct StringStatus {
     pub state: String,
     /// Number of its failures that the edges have counted.
     pub epoch: u64,
-    /// Whether heartbeats arrive by it.
+    /// Whether heartbeats arrive over the string.
     pub heard: bool,
     /// Time since the last heartbeat, in nanoseconds; `None` before the first.
     pub heartbeat_age_ns: Option<u64>,
-    /// Heartbeats that were sent over it.
+    /// Number of heartbeats that were sent over the string.
     pub heartbeats_sent: u64,
-    /// Heartbeats that came by it.
+    /// Number of heartbeats that arrived over the string.
     pub heartbeats_heard: u64,
-    /// Heartbeats that did not come by it in time, since the first one that came.
+    /// Number of heartbeats that did not arrive over the string in time, counted from the first heartbeat that arrived.
     pub heartbeats_missed: u64,
     /// When its last failure was declared here.
     pub failed_at_ns: Option<u64>,

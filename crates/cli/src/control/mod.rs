@@ -270,7 +270,7 @@ pub struct ServiceStatus {
     pub reasons: BTreeMap<String, u64>,
     /// Number of connections that were taken over and that the keeper relays. They are counted as unprotected.
     pub relayed: u64,
-    /// Number of bytes by which this node is behind, over all connections.
+    /// Number of bytes by which this node is behind the primary, over all connections.
     pub lag: Lag,
     /// Limit of [`Self::log_bytes`].
     pub log_limit_bytes: u64,
@@ -356,8 +356,8 @@ pub struct LeaseStatus {
     /// Time until the claim is allowed, in nanoseconds, if the wire stays silent; `None` on a node that has nothing to claim.
     pub left_ns: Option<u64>,
     /// Time for which this node may speak without asking the arbiter, in nanoseconds, if it hears nothing more of its peer. A wire may use
-    /// this time to speak for the connections that it takes over. A survivor may use this time until the arbiter has confirmed it. 0: the
-    /// node must ask the arbiter first. `None` on other nodes, and if the right to speak has no end.
+    /// this time to speak for the connections that it takes over. A survivor may speak for this time while it waits for the arbiter's
+    /// confirmation. 0: the node must ask the arbiter first. `None` on other nodes, and if the right to speak has no end.
     pub may_speak_ns: Option<u64>,
 }
 
@@ -440,7 +440,7 @@ pub struct ConnectionStatus {
     pub log_bytes: u64,
     /// Bytes of its logs in a file.
     pub spilled_bytes: u64,
-    /// Number of bytes by which this node is behind.
+    /// Number of bytes by which this node is behind the primary.
     pub lag: Lag,
 }
 

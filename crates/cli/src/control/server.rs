@@ -169,7 +169,7 @@ impl ControlServer {
             let path = path.clone();
             move |source| ControlServerError { path, step, source }
         };
-        // Bound under another name until its permissions let only root connect.
+        // The socket has another name until its permissions let only root connect.
         let hidden = path.with_extension("sock.new");
         if let Err(error) = fs::remove_file(&hidden)
             && error.kind() != io::ErrorKind::NotFound

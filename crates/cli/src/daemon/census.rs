@@ -9,18 +9,18 @@ use proto::census::{CensusPage, PAGE_MAX, PageQuery};
 /// Maximum number of connections kept between two pages. If a service has more, the kernel is asked again.
 const KEPT_MAX: usize = 65_536;
 
-/// A service's connections at the last time that the kernel was asked. They are kept until the last page.
+/// A service's connections, as the kernel listed them last. They are kept until the last page was returned.
 #[derive(Default)]
 pub struct Listing {
-    /// The query for which the kernel was asked. The list begins after the client that this query names. `None`: nothing is kept.
+    /// The query for which the kernel was asked last. The list begins after the client that this query names. `None`: nothing is kept.
     from: Option<PageQuery>,
     connections: Vec<(SocketAddr, Terms)>,
-    /// Whether no connection follows the kept ones.
+    /// Whether the kept connections reach to the end of the service's list.
     is_rest: bool,
 }
 
 impl Listing {
-    /// The page of the service at `vip` that `query` asks for.
+    /// Returns the page that `query` requests, of the service at `vip`.
     ///
     /// # Errors
     /// If the kernel refuses.

@@ -32,7 +32,7 @@ struct ServiceClaim {
 }
 
 impl Claims {
-    /// No claim yet.
+    /// Prepares claims for all services. No claim has begun yet.
     ///
     /// # Errors
     /// If an interface is gone.
@@ -130,7 +130,7 @@ impl Claims {
         }
     }
 
-    /// Ends a claim: this node gets another place in the network, or stands down.
+    /// Ends a claim, because this node changes its part in the network or stands down.
     pub fn end(&mut self, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
         (service.is_begun, service.outside) = (false, None);

@@ -55,8 +55,8 @@ impl LinuxKernel {
         }
     }
 
-    /// Attaches the wire's programs to the service's interface if that was made anew or has another MAC address. In any case restores lost
-    /// network state on the interface. Returns the interface's MAC address.
+    /// If the service's interface was made anew or has another MAC address, attaches the wire's programs to the interface. In any case
+    /// restores lost network state on the interface. Returns the interface's MAC address.
     pub(super) fn put_back(&mut self, index: ServiceIndex) -> anyhow::Result<[u8; 6]> {
         let service = &self.services[usize::from(index)];
         let name = service.interface.name.clone();

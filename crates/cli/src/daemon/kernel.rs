@@ -194,7 +194,7 @@ impl LinuxKernel {
         self.served_at(node, vip)?;
         let clients = &clients[..clients.len().min(QUESTION_MAX)];
         linux::network::sockets::terms(vip, clients)
-            .inspect_err(|error| tracing::warn!(%error, "the peer cannot be told of older connections"))
+            .inspect_err(|error| tracing::warn!(%error, "cannot look up older connections for the peer"))
             .ok()
     }
 
@@ -204,7 +204,7 @@ impl LinuxKernel {
         self.services[usize::from(service)]
             .listing
             .page(vip, query)
-            .inspect_err(|error| tracing::warn!(%error, "the peer cannot be told who is connected"))
+            .inspect_err(|error| tracing::warn!(%error, "cannot list the connections for the peer"))
             .ok()
     }
 
@@ -282,7 +282,8 @@ impl LinuxKernel {
         is_back
     }
 
-    /// The peer is heard again. Makes the kernel resolve the peer's addresses at once, so that the peer also hears this node soon.
+    /// Called when the peer is heard again. Makes the kernel resolve the peer's addresses at once, so that the peer also hears this node
+    /// soon.
     pub fn ask_again_for(&self, peer: &[IpAddr]) {
         for address in peer {
             if let Err(error) = self.network.ask_again_for(*address) {
@@ -409,7 +410,7 @@ impl Kernel for LinuxKernel {
         let vip = self.services[usize::from(index)].vip;
         match linux::network::sockets::destroy_dying(vip, clients) {
             Ok(sockets) => tracing::debug!(%vip, sockets, "sockets of dead processes ended silently"),
-            Err(error) => tracing::error!(%error, %vip, "sockets of dead processes are left"),
+            Err(error) => tracing::error!(%error, %vip, "cannot end the sockets of dead processes"),
         }
         self.forget_dying(index, clients);
     }

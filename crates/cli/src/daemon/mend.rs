@@ -48,7 +48,7 @@ impl LinuxKernel {
         match self.network.verify() {
             Ok(missing) if missing.is_empty() => self.unmended.clear(),
             Ok(_) => match self.network.repair() {
-                Ok(mended) => tracing::warn!(?mended, "someone changed the network: it is put back"),
+                Ok(mended) => tracing::warn!(?mended, "someone changed the network; it is restored"),
                 Err(error) => self.tell_once(&error.to_string()),
             },
             Err(error) => tracing::debug!(%error, "the network cannot be looked at"),
@@ -59,7 +59,7 @@ impl LinuxKernel {
     /// Logs what cannot be put back, unless it logged the same last time.
     fn tell_once(&mut self, error: &str) {
         if self.unmended != error {
-            tracing::error!(error, "someone changed the network: trying again");
+            tracing::error!(error, "cannot restore the network; trying again");
             self.unmended = error.to_owned();
         }
     }

@@ -94,7 +94,7 @@ struct Agent<'a> {
     /// Whether the agent currently runs at a lower priority than others.
     yields: bool,
     peer_status: control::PeerStatus,
-    /// The operator has asked for a stop; the agent stops at this time at the latest.
+    /// Deadline of the stop that the operator has asked for. `None`: no stop was asked for.
     leaves_by: Option<proto::Instant>,
     peer_addresses: Vec<std::net::IpAddr>,
     known: KnownRenewal,

@@ -120,7 +120,7 @@ pub struct PeerLinks {
     is_authenticated: bool,
     said: Arc<SharedHeartbeat>,
     refused: BTreeMap<Refused, Count>,
-    /// `None` unless the configuration says that questions and answers go over SCTP.
+    /// The SCTP association with the peer. `None` if questions and answers are datagrams (`[peer] transport`).
     channel: Option<PeerChannel>,
     /// When this node's addresses are looked up next for the channel.
     addresses_at: proto::Instant,

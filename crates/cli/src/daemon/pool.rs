@@ -18,7 +18,7 @@ pub(super) fn pool_max(services: usize) -> anyhow::Result<usize> {
     Ok(POOL_MAX.min(descriptors / POOL_SHARE / services.max(1)))
 }
 
-/// Prepares sockets for the connections of a service that may have to be taken over, at most `max`.
+/// Prepares at most `max` sockets for the connections of `service`, in case this node has to take the connections over.
 pub(super) fn fill(pool: &mut Pool, service: &Service, max: usize) -> Result<usize, RestoreError> {
     let wanted = match service.role() {
         Role::Backup => service.table().len().min(max),

@@ -46,7 +46,7 @@ impl Recording {
         let mut file = BufWriter::with_capacity(BUFFER, file);
         file.write_all(FORMAT)
             .with_context(|| format!("writing {}", path.display()))?;
-        tracing::info!(path = %path.display(), "recording, with all that clients and servers say; the agent is slower meanwhile");
+        tracing::info!(path = %path.display(), "recording all that clients and servers send; the agent is slower meanwhile");
         Ok(Box::new(Self {
             file: Some(file),
             path,

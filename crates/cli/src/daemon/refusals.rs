@@ -30,7 +30,7 @@ impl Refusals {
                 tracing::warn!(
                     service,
                     connections = now - before,
-                    "programs on this node were refused: they bind another address than the node's own, or the node has none"
+                    "connections from this node were refused: programs bind another address than the node's own, or the node has none"
                 );
             }
         }
@@ -42,7 +42,7 @@ impl Refusals {
             let packets = now - before;
             tracing::warn!(
                 packets,
-                "refused packets to services that came past the wire, or from this node while it is mute"
+                "refused packets to services: they bypassed the wire, or this node sent them while it is mute"
             );
         }
     }

@@ -90,7 +90,7 @@ impl Replicas {
     }
 
     /// Writes input to a replica. If `ends`, the input ends there, so the stream is then shut down for writing. Returns `None` if there is
-    /// no such replica, or if the replica takes no input until epoll reports that it does.
+    /// no such replica, or if the replica takes no input now. In the second case, epoll reports when the replica takes input again.
     pub fn write<'a>(
         &mut self,
         service: ServiceIndex,
@@ -244,8 +244,8 @@ fn event(token: u64, readable: bool, writable: bool) -> EpollEvent {
     EpollEvent::new(flags, token)
 }
 
-/// Writes input. If `ends`, shuts down the stream for writing after the last byte. Returns what was written, and whether that is all. Input
-/// that was spilled to a file is copied through `buffer`.
+/// Writes input. If `ends`, shuts down the stream for writing after the last byte. Returns what was written, and whether all input was
+/// written. Input that was spilled to a file is copied through `buffer`.
 fn feed<'a>(
     stream: &mut TcpStream,
     input: impl Iterator<Item = LogPart<'a>>,
@@ -270,7 +270,7 @@ fn feed<'a>(
     Ok((Written { bytes, is_ended }, is_all))
 }
 
-/// Writes as many of `bytes` as the replica takes now. Returns whether it took all of them.
+/// Writes as many of `bytes` as the replica takes now. Returns whether the replica took all bytes.
 fn write(stream: &mut TcpStream, mut bytes: &[u8], written: &mut u64) -> io::Result<bool> {
     while !bytes.is_empty() {
         match stream.write(bytes) {

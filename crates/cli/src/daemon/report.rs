@@ -332,7 +332,7 @@ fn ends_what_it_relays(node: &Node, now: Instant, index: ServiceIndex) -> bool {
     node.simplex(now, index).is_some() || node.service(index).role() == Role::Backup
 }
 
-/// The status of an unprotected connection of which the node has no log.
+/// Makes the status of an unprotected connection, without log and lag.
 fn unprotected(
     service: &str,
     client: SocketAddr,

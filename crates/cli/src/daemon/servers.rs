@@ -70,7 +70,7 @@ impl Servers {
         self.deaths.as_fd()
     }
 
-    /// Whether a service's application was started again since the last [`Servers::watch`]. The next call tells the node,
+    /// Whether a service's application was started again since the last [`Servers::watch`]. The next `watch` tells the node of the restart,
     /// unless the node serves the service. Always false if the application's state is not copied.
     pub fn has_restarted(&mut self, service: ServiceIndex) -> bool {
         let application = &mut self.applications[usize::from(service)];

@@ -24,7 +24,7 @@ pub struct StateSyncs {
     ended: Receiver<HookEnd>,
 }
 
-/// The way to the thread that runs a service's hook.
+/// The channel to the thread that runs a service's hook.
 struct Hook {
     runs: Sender<SyncRun>,
     /// The number of the last run; earlier runs are killed.

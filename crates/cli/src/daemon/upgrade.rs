@@ -1,4 +1,4 @@
-//! The upgrade in place: the program file that is now at this program's path takes over the same process.
+//! The upgrade in place: the program file that is now at this program's path (the *successor*) takes over the same process.
 //!
 //! ```text
 //!  SIGUSR2 ─▶ checking ── fit ──▶ due ── settled ──▶ exec: the successor goes on with what is pinned
@@ -163,7 +163,8 @@ impl FixedSettings {
         })
     }
 
-    /// Fails with the first field that differs in `file`. A file that this program cannot read is accepted: the successor may be able to.
+    /// Fails with the first field that differs in `file`. A file that this program cannot read is accepted, because the successor may be
+    /// able to read it.
     fn compare(&self, file: &Path) -> Result<(), String> {
         let Some(other) = Config::load(file).ok().and_then(|config| Self::of(&config).ok()) else {
             return Ok(());

@@ -1,8 +1,8 @@
 //! Heartbeats between the edges, over each string through its node.
 //!
-//! A heartbeat is a UDP datagram in a raw IP packet that the edge itself addresses to the string's node. So it needs no route, and takes
-//! exactly the way of the flows. Each string has its own sealer and opener: the frames' tags ([`frame`]) cover the string's name, so a
-//! heartbeat that somebody repeats on another string is refused.
+//! A heartbeat is a UDP datagram in an IP packet to the other edge. This edge itself puts the packet into a frame to the string's node. So
+//! the heartbeat needs no route, and takes exactly the way of the flows. Each string has its own sealer and opener: the frames' tags
+//! ([`frame`]) cover the string's name, so a heartbeat that somebody repeats on another string is refused.
 //!
 //! Each string has a thread that sends its heartbeats, at real-time priority. So a port whose queue is full does not delay the heartbeats
 //! of other strings. The thread repeats the agent's last heartbeat for at most `agent_timeout_ms`.
@@ -182,7 +182,7 @@ impl Drop for Beats {
 }
 
 impl StringReceiver {
-    /// The heartbeat in a datagram. `None` if a newer one has come before it.
+    /// Reads the heartbeat in a datagram. `None` if a newer heartbeat has come before.
     fn open(&mut self, datagram: &[u8], from: IpAddr) -> Result<Option<EdgeBeat>, Refused> {
         if from.to_canonical() != self.peer {
             return Err(Refused::Name);
@@ -258,7 +258,7 @@ impl LastBeat {
 }
 
 impl StringSender {
-    /// Whether the port has taken the heartbeat.
+    /// Sends the heartbeat. Returns whether the port has taken it.
     fn send(&mut self, beat: &EdgeBeat) -> bool {
         let contents = serde_json::to_vec(beat).expect("a heartbeat has string keys only");
         let datagram = self.sealer.seal(FrameKind::Heartbeat, &contents);
@@ -271,7 +271,8 @@ impl StringSender {
     }
 }
 
-/// A UDP datagram in an IP packet of network control (CS6, RFC 2474): where queues have priorities, it does not wait behind data.
+/// Makes a UDP datagram in an IP packet with the DSCP of network control (CS6, RFC 2474). If queues have priorities, the packet does not
+/// wait behind data.
 fn udp_packet(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     const HEADERS_MAX: usize = 48;
     let mut packet = Vec::with_capacity(payload.len() + HEADERS_MAX);
@@ -306,7 +307,7 @@ fn udp_packet(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// The node of a string, for heartbeats.
+/// The next hop of a string's heartbeats, which is the string's node.
 fn next_hop(string: &StringSettings) -> IpAddr {
     let v4 = string.next_hop_v4.map(IpAddr::from);
     let v6 = string.next_hop_v6.map(IpAddr::from);

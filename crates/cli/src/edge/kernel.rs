@@ -37,7 +37,7 @@ const LINKS_EVERY: Duration = Duration::from_millis(200);
 const RING_BYTES: u32 = 16 << 20;
 const WARN_EVERY: Duration = Duration::from_secs(10);
 
-/// File in the state directory that lists the edge's ports. If the file exists, commands take the directory for an edge's.
+/// File in the state directory that lists the edge's ports. If the file exists, commands treat the directory as an edge's state directory.
 const PORTS_FILE: &str = "edge.json";
 
 /// Whether the state directory is that of an edge.
@@ -48,7 +48,7 @@ pub fn is_edge(state_dir: &Path) -> bool {
 /// A string whose command has ended, and whether the command succeeded.
 type EndedCommand = (usize, bool);
 
-/// The data path, and all that goes with it.
+/// The data path, with its sockets, its settings and its counters.
 pub(super) struct EdgeKernel {
     settings: EdgeSettings,
     wire: EdgeWire,
@@ -284,7 +284,7 @@ impl EdgeKernel {
         self.commands.try_iter().collect()
     }
 
-    /// Numbers of the data path, for the status.
+    /// The data path, for reading its counters.
     pub fn wire(&self) -> &EdgeWire {
         &self.wire
     }
@@ -463,7 +463,7 @@ fn plan(settings: &EdgeSettings) -> anyhow::Result<EdgeWirePlan> {
     })
 }
 
-/// The sides of all destinations that differ from the default.
+/// Destinations whose side is not the default side, each with its side.
 fn subnets(settings: &EdgeSettings) -> anyhow::Result<Vec<(IpAddr, u8, Side)>> {
     let mut subnets: Vec<_> = [
         (&settings.outside_subnets, Side::Outside),

@@ -19,7 +19,7 @@ pub use findings::Findings;
 /// time.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// Ways out when the peer does not answer; the end of an error message.
+/// End of an error message: what the operator can do if the peer does not answer.
 const PEER_ALLOWED: &str = "allowed: the address of a peer that is switched on; or start with --without-peer: this node then serves \
                             alone the services of which it is the primary";
 
@@ -28,7 +28,7 @@ const PEER_ALLOWED: &str = "allowed: the address of a peer that is switched on; 
 pub enum PeerMust {
     /// The peer must answer: a peer address that nobody has is an error.
     Answer,
-    /// The node starts alone on purpose.
+    /// The peer need not answer: the node starts alone on purpose.
     Nothing,
     /// The node adopts what a dead agent left, so it is no problem if its VIPs are in use.
     GoOn,
@@ -154,7 +154,7 @@ fn links<'a>(
     config.peer.addresses.iter().map(link).collect()
 }
 
-/// Asks for all peers and VIPs at the same time.
+/// Resolves the peers' addresses, and looks for other hosts that have a VIP. Asks for all addresses at the same time.
 fn ask(
     neighbours: &[(usize, &ServiceSettings, &Interface)],
     links: &[CheckedLink<'_>],
@@ -287,7 +287,8 @@ impl Check<'_> {
         Ok(Some(interface))
     }
 
-    /// Two nodes that do not hear each other must not fence each other at the same time.
+    /// Warns if this node could fence the peer at the same time as the peer fences this node. This can happen if the nodes do not hear each
+    /// other.
     fn fence(&mut self) {
         let ArbiterSettings::Fence(fence) = &self.config.arbiter else {
             return;

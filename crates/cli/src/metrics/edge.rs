@@ -107,7 +107,8 @@ fn states(page: &MetricsPage, strings: &[StringStatus]) {
     );
     page.each_string(
         "steadfast_edge_last_failover_seconds",
-        "Time from the declaration of the string's last failure here until its flows had moved; absent before, and meanwhile.",
+        "Time from the declaration of the string's last failure here until its flows had moved; absent before the first \
+         failure, and while flows wait to be moved.",
         strings,
         |string| {
             let (failed, completed) = (string.failed_at_ns?, string.completed_at_ns?);
@@ -132,19 +133,19 @@ fn heartbeats(page: &MetricsPage, status: &EdgeStatus) {
     );
     page.count_each_string(
         "steadfast_edge_heartbeats_heard_total",
-        "Heartbeats of the other edge that came by the string.",
+        "Heartbeats of the other edge that arrived over the string.",
         strings,
         |string| string.heartbeats_heard,
     );
     page.count_each_string(
         "steadfast_edge_heartbeats_missed_total",
-        "Heartbeats that did not come in time since the first one that came by the string.",
+        "Heartbeats that did not arrive over the string in time, counted from the first heartbeat that arrived.",
         strings,
         |string| string.heartbeats_missed,
     );
     page.counter(
         "steadfast_edge_heartbeats_refused_total",
-        "Datagrams at the heartbeats' port that did not count, by reason.",
+        "Datagrams at the heartbeats' port that this edge refused, by reason.",
         &["reason"],
         status
             .refused

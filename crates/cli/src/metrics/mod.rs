@@ -1,8 +1,8 @@
 //! The metrics endpoint of a node, of an edge and of a tunnel: the contents of `steadfast status`, for Prometheus.
 //!
-//! One thread serves `GET /metrics` in the text exposition format 0.0.4. It asks the agent as the control socket does, at most once a
-//! second, however many clients ask for metrics. The connections, memory and time that clients can take from this thread are bounded. If
-//! the thread fails, protection goes on.
+//! One thread serves `GET /metrics` in the text exposition format 0.0.4. To make the page, the thread asks the agent for its status, as a
+//! client of the control socket does, but at most once a second. The thread limits the connections, the memory and the time that its
+//! clients can use. If the thread fails, connections stay protected.
 
 mod edge;
 mod exposition;
@@ -39,17 +39,17 @@ const CONNECTIONS_MAX: usize = 16;
 const CONNECTION_TIME: Duration = Duration::from_secs(30);
 /// How long a request's head may take to arrive.
 const HEAD_TIME: Duration = Duration::from_secs(5);
-/// Maximum length of a request head, in bytes; the smallest that hyper allows.
+/// Maximum length of a request head, in bytes. hyper allows no smaller limit.
 const HEAD_BYTES: usize = 8192;
 /// Pause after a failure to listen or to accept.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Asks the agent for its status and makes the page of metrics. Blocks until the agent answers, for a bounded time. An error says why there
-/// is no answer.
+/// Asks the agent for its status and makes the page of metrics. Blocks until the agent answers, for a bounded time. The error text says why
+/// the agent gave no status.
 type PageMaker = Box<dyn Fn() -> Result<String, String> + Send + Sync>;
 
 /// Serves the page from `make_page` at the address `listen`, on a separate thread, until the process ends. If the address is in use or not
-/// configured yet, the thread tries to bind it again, because protection must not depend on metrics.
+/// configured yet, the thread retries once a second, because the agent must start without its metrics, too.
 ///
 /// # Errors
 /// If the thread cannot be started.
@@ -80,7 +80,7 @@ async fn accept(listen: SocketAddr, source: Arc<MetricsSource>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            return; // never closed
+            return; // unreachable: the semaphore is never closed
         };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -158,7 +158,8 @@ impl MetricsSource {
         }
     }
 
-    /// The page, as of `now`. Blocks until the agent answers, for a bounded time; this thread has nothing else to do.
+    /// Returns a page that is less than [`FRESH`] old at `now`. Blocks until the agent answers, for a bounded time. Blocking is harmless,
+    /// because this thread does nothing else.
     fn page(&self, now: Instant) -> Result<Bytes, String> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, page)) = &*last

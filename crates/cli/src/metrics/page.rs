@@ -49,7 +49,7 @@ impl MetricsPage {
     }
 }
 
-// Exact up to 2⁵³.
+// The conversion is exact up to 2⁵³.
 pub(super) fn number(count: u64) -> f64 {
     count as f64
 }

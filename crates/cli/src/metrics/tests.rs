@@ -25,7 +25,7 @@ fn link(last: u8, heard_age_ns: Option<u64>) -> LinkStatus {
     }
 }
 
-/// A node that takes over, and whose application is hung.
+/// The status of a node that is taking over. The node's application hangs.
 fn a_status() -> NodeStatus {
     let sample = samples::service();
     let service = ServiceStatus {
@@ -263,7 +263,7 @@ fn the_status_of_an_edge_becomes_samples() {
     ] {
         assert!(page.lines().any(|found| found == line), "{line}\n{page}");
     }
-    // String a has no cap, the failover of string b is not complete, and sums over the strings are no events.
+    // String a has no cap. The failover of string b is not complete. Counters that are sums over all strings are not shown as events.
     for absent in [
         "cap_bytes{string=\"a\"}",
         "last_failover_seconds{string=\"b\"}",
@@ -401,7 +401,7 @@ fn it_is_served() {
     assert_eq!(
         asked.load(Ordering::Relaxed),
         1,
-        "the rest is not the agent's business"
+        "only GET /metrics asks the agent"
     );
     asker.status().unwrap();
     node.join().unwrap();

@@ -141,7 +141,7 @@ fn states(page: &MetricsPage, paths: &[LabelledPath<'_>]) {
     );
     page.each_path(
         "steadfast_tunnel_path_current",
-        "1 for the path of new data, 0 for the others.",
+        "1 for the path over which new data is sent, 0 for the others.",
         paths,
         |path| Some(yes(path.current)),
     );

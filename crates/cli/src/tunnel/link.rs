@@ -10,23 +10,24 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 use super::poller::Readiness;
 
-/// Maximum number of pieces that one system call writes.
+/// Maximum number of queued pieces that one writev(2) writes.
 const PIECES: usize = 64;
-/// Pieces below this size are joined while they wait. Each piece takes some memory besides its bytes, and no window counts this memory.
+/// Pieces with fewer bytes than this are joined in the queue. Each piece takes some memory besides its bytes, and no window counts this
+/// memory.
 const SMALL: usize = 4096;
 
-/// A socket, and the data that it has not taken yet.
+/// A TCP socket, and the data that is still to be written to it.
 pub struct TunnelLink {
     stream: TcpStream,
-    /// The connection is being made.
+    /// The TCP handshake is not complete yet.
     is_connecting: bool,
     /// Data from the peer that the program's socket has not taken yet. The connection's window bounds its size.
     unwritten: VecDeque<Bytes>,
-    /// Small pieces behind `unwritten`.
+    /// Small pieces, joined. Their place is after the data in `unwritten`.
     small: BytesMut,
-    /// The program ended its direction.
+    /// The local program has closed its sending direction.
     has_ended: bool,
-    /// The peer ended its direction. The program is told after it has got `unwritten`.
+    /// The peer has closed its sending direction. The local program gets the FIN after all of `unwritten`.
     ends: bool,
     was_told: bool,
     /// epoll reported the socket as readable or writable, and no read or write has blocked since.
@@ -42,7 +43,7 @@ pub enum LinkRead {
     Data(Bytes),
     /// Nothing now.
     Nothing,
-    /// The program has ended its direction.
+    /// The local program has closed its sending direction.
     End,
 }
 
@@ -59,7 +60,7 @@ impl TunnelLink {
     /// Begins to connect.
     ///
     /// # Errors
-    /// Why that is not possible.
+    /// The kernel's error.
     pub fn connect(to: SocketAddr) -> io::Result<Self> {
         let kind = Type::STREAM.nonblocking().cloexec();
         let socket = Socket::new(Domain::for_address(to), kind, None)?;
@@ -105,15 +106,15 @@ impl TunnelLink {
         self.may_read && !self.is_connecting && !self.has_ended
     }
 
-    /// Whether both directions have ended, and the program has everything.
+    /// Whether both directions have ended, and the local program has got all data.
     pub const fn is_over(&self) -> bool {
         self.has_ended && self.was_told
     }
 
-    /// Whether the connection is made now.
+    /// Returns whether the TCP handshake is complete now.
     ///
     /// # Errors
-    /// Why it cannot be made.
+    /// The reason why connect(2) has failed.
     pub fn finish_connecting(&mut self) -> io::Result<bool> {
         if let Some(error) = self.stream.take_error()? {
             return Err(error);
@@ -128,7 +129,7 @@ impl TunnelLink {
         }
     }
 
-    /// Looks for a failure without reading, for a link that may not be read now.
+    /// Checks for a failure without reading. Used while the tunnel must not read the socket.
     ///
     /// # Errors
     /// The program has aborted the connection.
@@ -165,7 +166,7 @@ impl TunnelLink {
         }
     }
 
-    /// Queues data of the peer.
+    /// Queues data that came from the peer.
     pub fn push(&mut self, data: Bytes) {
         if data.len() < SMALL {
             self.small.extend_from_slice(&data);
@@ -181,12 +182,12 @@ impl TunnelLink {
         }
     }
 
-    /// The peer has ended its direction.
+    /// Records that the peer has closed its sending direction.
     pub const fn end(&mut self) {
         self.ends = true;
     }
 
-    /// Writes what the socket takes. Returns the number of bytes.
+    /// Writes as much as the socket takes. Returns the number of written bytes.
     ///
     /// # Errors
     /// The program has aborted the connection.

@@ -40,7 +40,7 @@ use crate::wakeup::Wakeup;
 const BATCHES: usize = 16;
 /// Maximum number of clients that one turn accepts from a listener.
 const CLIENTS_TURN: usize = 64;
-/// Least time between two lines of the log about callers without the key.
+/// Minimum time between two log lines about callers without the key.
 const WARN_EVERY: Duration = Duration::from_secs(10);
 /// Longest sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -65,14 +65,14 @@ struct TunnelDaemon<'a> {
     strangers_told: u64,
     /// Earliest time of the log's next report of such calls.
     warns_at: Instant,
-    /// Questions of operators and of the metrics. `None`: the tunnel has no name.
+    /// Requests from the control socket and from the metrics. `None`: the tunnel has no state directory.
     calls: Option<Receiver<Call>>,
 }
 
 /// File that marks a state directory as a tunnel's.
 const MARK: &str = "tunnel";
 
-/// Whether the state directory is that of a tunnel.
+/// Whether `state_dir` is the state directory of a tunnel.
 pub fn is_tunnel(state_dir: &Path) -> bool {
     state_dir.join(MARK).exists()
 }
@@ -140,7 +140,7 @@ pub fn run(settings: &TunnelSettings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the control socket and the port for metrics, if the tunnel has a name. Marks the tunnel's state directory.
+/// If the tunnel has a state directory, marks this directory, opens the control socket, and serves the metrics.
 fn open_control(
     settings: &TunnelSettings,
     wakeup: &Wakeup,
@@ -224,7 +224,7 @@ impl TunnelDaemon<'_> {
         self.reception.on_room(now, has_room);
     }
 
-    /// Takes, refuses or leaves the clients that wait, as the reception says.
+    /// Accepts the waiting clients, resets them, or leaves them in the queue, as `self.reception` decides.
     fn accept(&mut self, now: Instant) {
         for index in 0..self.listeners.len() {
             for _ in 0..CLIENTS_TURN {
@@ -341,7 +341,7 @@ impl TunnelDaemon<'_> {
                 AssociationEvent::Closed(reason) => {
                     tracing::warn!(?reason, "the association has ended");
                     self.lose(now, id);
-                    // The endpoint keeps a closed association until its last messages are read. They are not needed.
+                    // The endpoint keeps a closed association until its last messages are read. Nobody needs these messages: discard them.
                     if let Some(association) = self.wire.endpoint.association_mut(id) {
                         while association.receive().is_some() {}
                     }
@@ -382,11 +382,11 @@ impl TunnelDaemon<'_> {
                     Some((session, association))
                 });
                 reply.send(status::status(self.settings, &self.wire, &self.totals, sessions));
-            } // any other call is dropped with its reply, which tells the asker that there is no answer
+            } // any other call is dropped unanswered, and its sender gets an error
         }
     }
 
-    /// Sleeps until something happens.
+    /// Sleeps until a descriptor is ready or something is due. Records which descriptors are ready.
     fn rest(&mut self) {
         let now = linux::clock::now();
         self.look_for_room(now);

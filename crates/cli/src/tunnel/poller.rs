@@ -8,7 +8,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use proto::sctp::endpoint::AssociationId;
 use proto::tunnel::TunnelConnectionId;
 
-/// Most events of one wait.
+/// Maximum number of events that one wait returns.
 const EVENTS_MAX: usize = 256;
 
 /// The purpose of a descriptor.
@@ -52,7 +52,7 @@ impl TunnelPoller {
         })
     }
 
-    /// Ends each wait while the descriptor is readable.
+    /// Makes each wait return at once while the descriptor is readable.
     ///
     /// # Errors
     /// The kernel's error.
@@ -60,7 +60,8 @@ impl TunnelPoller {
         self.add(fd, PollTarget::Wake, EpollFlags::EPOLLIN)
     }
 
-    /// Reports each change of the descriptor once (edge-triggered). The caller must remember the change until a call would block.
+    /// Reports each change of the descriptor once (edge-triggered). The caller must remember the change until a call on the descriptor
+    /// would block.
     ///
     /// # Errors
     /// The kernel's error.

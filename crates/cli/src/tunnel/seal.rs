@@ -41,7 +41,8 @@ pub struct Seal {
 }
 
 impl Seal {
-    /// The seal of an association with streams 0 to `streams`. Returns the first message of the handshake, if this end begins.
+    /// Makes the seal of an association with streams 0 to `streams`. The opening end also gets the first message of the handshake, which it
+    /// must send.
     ///
     /// # Errors
     /// If `snow` refuses the pattern or the key. Neither is expected.

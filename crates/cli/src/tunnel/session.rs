@@ -1,5 +1,5 @@
-//! One association with its connections. Moves data between the association and the TCP sockets, by the tunnel's protocol
-//! (`proto::tunnel`). The seal (`super::seal`) encrypts the association's messages if the tunnel has a key.
+//! One association with its connections. A session moves data between the association and the TCP sockets; its protocol is `proto::tunnel`.
+//! If the tunnel has a key, the seal (`super::seal`) encrypts the association's messages.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use super::settings::TunnelSettings;
 
 /// Timeout of the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// Maximum number of bytes that one call reads.
+/// Maximum number of bytes that one call reads from a TCP socket.
 const READ_MAX: usize = 128 << 10;
 /// Bytes that may wait in the send buffer, however small the congestion window is.
 const BACKLOG_MIN: usize = 128 << 10;
@@ -33,7 +33,8 @@ pub struct SessionCounts {
     pub opened: u64,
     /// Connections that ended by a reset.
     pub resets: u64,
-    /// Connections of the peer that were refused: the service is unknown, its server cannot be reached, or there are too many.
+    /// Connections of the peer that were refused: the service is unknown, its server cannot be reached, or this end has too many
+    /// connections.
     pub refused: u64,
     /// Bytes from local programs.
     pub sent_bytes: u64,
@@ -65,7 +66,7 @@ pub struct TunnelSession {
     tunnel: Tunnel,
     seal: Seal,
     links: HashMap<TunnelConnectionId, TunnelLink>,
-    /// Connections to read from: their programs may have sent data, and the tunnel's credit may allow it.
+    /// Connections to read from: their programs may have sent data, and there may be credit to forward it.
     readers: BTreeSet<TunnelConnectionId>,
     /// Connections to work on: there may be data to write to the program, a connect to finish, or a failure to notice.
     writers: BTreeSet<TunnelConnectionId>,
@@ -114,7 +115,7 @@ impl TunnelSession {
         self.links.len()
     }
 
-    /// When the handshake is given up.
+    /// Time at which this end gives up an incomplete handshake. `None`: the handshake is done.
     pub fn gives_up_at(&self) -> Option<Instant> {
         (!self.is_ready()).then(|| self.begun + HANDSHAKE_MAX)
     }
@@ -309,15 +310,14 @@ impl TunnelSession {
             self.counts.received_bytes += written as u64;
             self.tunnel.consumed(id, written);
         }
-        // While the other end's program does not read, this socket is not read, so no read would notice an abort by the local program.
-        // `check` does.
+        // Without credit, this socket is not read, so no read notices an abort by the local program. Only `check` notices it.
         if self.tunnel.allowance(id) == 0 || !link.can_read() {
             link.check()?;
         }
         Ok(())
     }
 
-    /// Reads at most `share` bytes of a program, and keeps it in `readers` if there may be more.
+    /// Reads at most `share` bytes from a program. Removes the connection from `readers` if nothing else can be read now.
     fn read(&mut self, id: TunnelConnectionId, share: usize) -> std::io::Result<()> {
         let room = self.tunnel.allowance(id).min(share);
         let link = self.links.get_mut(&id).filter(|link| link.can_read());
@@ -331,7 +331,7 @@ impl TunnelSession {
                 self.tunnel.write(id, data);
                 self.turns.on_served(id);
             }
-            LinkRead::Nothing if link.can_read() => {} // a signal interrupted it
+            LinkRead::Nothing if link.can_read() => {} // a signal interrupted the read
             LinkRead::Nothing => {
                 self.readers.remove(&id);
             }
@@ -380,8 +380,8 @@ impl TunnelSession {
     }
 }
 
-/// Number of bytes that may be handed to the association now. The association queues at most about two congestion windows of its current
-/// path, so that a slow path has a short queue. If two windows are less than [`BACKLOG_MIN`], it queues that many bytes.
+/// Returns the number of bytes that may be handed to the association now. The association's queue is limited to two congestion windows of
+/// its current path, so that a slow path has a short queue. The limit is at least [`BACKLOG_MIN`].
 fn backlog_room(association: &Association) -> usize {
     let path = &association.destinations()[association.current().index()];
     let most = (2 * path.window().window() as usize).max(BACKLOG_MIN);

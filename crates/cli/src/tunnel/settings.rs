@@ -21,7 +21,7 @@ const SCTP_PORT: u16 = 9899;
 pub struct TunnelFile {
     /// The tunnel's name on this host.
     pub name: Option<String>,
-    /// The directory of its lock and its control socket.
+    /// The directory of the tunnel's lock and control socket.
     pub state_dir: Option<PathBuf>,
     /// Local addresses, one per path.
     pub via: Vec<IpAddr>,
@@ -36,7 +36,7 @@ pub struct TunnelFile {
     pub service: Vec<TunnelService>,
     /// Maximum number of connections at a time.
     pub connections: Option<u16>,
-    /// Kibibytes of a connection that its program may leave unread.
+    /// Receive window of each connection, in KiB: the local program may leave this much unread.
     pub window_kb: Option<u32>,
     /// Largest IP packet of the local links.
     pub mtu: Option<u32>,
@@ -44,9 +44,9 @@ pub struct TunnelFile {
     pub watch_ms: Option<u64>,
     /// Least retransmission timeout, milliseconds.
     pub rto_min_ms: Option<u64>,
-    /// Path.Max.Retrans.
+    /// Path.Max.Retrans (RFC 9260).
     pub path_max_retrans: Option<u32>,
-    /// How data leaves a path, and returns to it.
+    /// The policy by which data moves to another path, and back.
     pub failover: Option<TunnelFailover>,
     /// Number of timeouts in a row after which data leaves the primary path for good (CPT). Only the dormant policies have it.
     pub change_over: Option<u32>,
@@ -116,16 +116,16 @@ pub struct TunnelService {
 pub struct TunnelSettings {
     /// The tunnel's name on this host.
     pub name: String,
-    /// The directory of its lock and its control socket. `None` if the file sets neither a name nor a state directory: then the tunnel has
-    /// no control socket.
+    /// The directory of the tunnel's lock and control socket. `None` if the file sets neither a name nor a state directory. Then the tunnel
+    /// has no control socket.
     pub state_dir: Option<PathBuf>,
     /// The address at which metrics are served; `None` if the table is absent.
     pub metrics: Option<SocketAddr>,
     /// Role of this end.
     pub role: TunnelRole,
-    /// Sockets.
+    /// Addresses and ports of the sockets.
     pub plan: WirePlan,
-    /// SCTP.
+    /// SCTP parameters.
     pub sctp: SctpConfig,
     /// Addresses of the serving end.
     pub peer: Vec<IpAddr>,
@@ -137,7 +137,7 @@ pub struct TunnelSettings {
     pub services: Vec<(String, SocketAddr)>,
     /// Maximum number of connections that an association can have at a time.
     pub connections: u16,
-    /// Bytes of a connection that its program may leave unread.
+    /// Receive window of each connection, in bytes: the local program may leave this much unread.
     pub window: u32,
 }
 
@@ -145,13 +145,13 @@ impl TunnelFile {
     /// Reads a file.
     ///
     /// # Errors
-    /// The file, and the place of the fault in it.
+    /// A message with the file's path and the place of the fault.
     pub fn read(path: &Path) -> Result<Self, String> {
         let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
         toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Whether the file is that of a tunnel.
+    /// Whether the file configures a tunnel.
     pub fn is_in(path: &Path) -> bool {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         let (document, _) = toml::de::DeTable::parse_recoverable(&text);
@@ -178,7 +178,7 @@ impl TunnelFile {
     /// Checks everything.
     ///
     /// # Errors
-    /// The field and what is allowed.
+    /// A message that names the field and its allowed values.
     pub fn check(&self) -> Result<TunnelSettings, String> {
         let role = if self.to.is_empty() {
             TunnelRole::Serving

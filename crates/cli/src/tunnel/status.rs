@@ -11,7 +11,7 @@ use crate::control::{
     CounterStatus, TunnelAssociationStatus, TunnelPathStatus, TunnelServiceStatus, TunnelStatus,
 };
 
-/// Counts of associations that have ended, and of clients that were refused.
+/// Sums of the counters of all associations that have ended, and the number of refused clients.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TunnelTotals {
     pub sessions: SessionCounts,
@@ -23,7 +23,7 @@ pub struct TunnelTotals {
 }
 
 impl TunnelTotals {
-    /// An association and its session end.
+    /// Adds the counters of an association and its session, which end now.
     pub fn on_end(&mut self, session: SessionCounts, association: Option<AssociationCounts>) {
         self.ended += 1;
         self.add(session, association.unwrap_or_default());

@@ -160,7 +160,7 @@ impl Drop for Etcd {
     }
 }
 
-/// A free address of this machine. It stays free until it is used: the kernel gives only higher ports to connections (32,768 and up), and
+/// A free address of this machine. Its port stays free until the test uses it: the kernel's ephemeral ports are higher (32,768 and up), and
 /// this process never returns a port twice.
 fn free() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);

@@ -34,7 +34,7 @@ fn a_command_that_fails_fences_nobody() {
 fn a_command_that_hangs_is_killed_and_fences_nobody() {
     let mut node = fenced("sleep 1000 & sleep 1000; exit 0", 100);
     assert_eq!(node.take(7), Failed);
-    assert_eq!(node.take(7), Failed, "it can be asked again");
+    assert_eq!(node.take(7), Failed, "the fence can be asked again");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use proto::standing::ArbiterVerdict;
 use steadfast::arbiter::{ArbiterClient, ArbiterQuestion};
 use steadfast::config::Config;
 
-/// Longest wait for an answer. Longer than any bound in these tests, so an answer that has not come by then is lost.
+/// Longest wait for an answer. Longer than all timeouts in these tests, so an answer that takes longer is lost.
 pub const FORGOTTEN: Duration = Duration::from_secs(60);
 
 pub struct ArbiterNode {
@@ -40,7 +40,7 @@ impl ArbiterNode {
     /// Waits for the wake-up of the next answer and returns the answer.
     pub fn answer(&mut self) -> (u64, ArbiterVerdict) {
         self.wakeups.recv_timeout(FORGOTTEN).expect("an answer");
-        let (question, verdict) = self.arbiter.poll().expect("what it was woken for");
+        let (question, verdict) = self.arbiter.poll().expect("the announced answer");
         assert_eq!(question.service, 0);
         (question.epoch, verdict)
     }

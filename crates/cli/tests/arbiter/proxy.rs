@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A part of the value that the client stores. Only a transaction contains it.
+/// A part of the value that the client stores. Only transactions contain this text.
 const STORED: &[u8] = b"\"owner\"";
 
 pub struct Proxy {
@@ -15,8 +15,8 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy in front of `etcd` that forwards everything, except the answers to the first `cuts` transactions. Instead of forwarding
-    /// such an answer, it closes the connection.
+    /// A proxy in front of `etcd` that forwards everything, except the answers to the first `cuts` transactions. Instead of forwarding such
+    /// an answer, the proxy closes the connection.
     pub fn start(etcd: SocketAddr, cuts: usize) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -54,7 +54,7 @@ fn forward(client: &TcpStream, server: &TcpStream, left: &AtomicUsize) {
                     let mut client = client;
                     return client.write_all(answer);
                 }
-                // HTTP/2's answers to pings and window updates are short. Only the transaction's result has 30 bytes or more.
+                // HTTP/2's control frames (PING, WINDOW_UPDATE) are short. Only the transaction's result has 30 bytes or more.
                 if answer.len() < 30 {
                     return Ok(());
                 }

@@ -12,7 +12,7 @@ const fn refused(epoch: u64) -> ArbiterVerdict {
     Refused { epoch, is_own }
 }
 
-/// Repeats the question while the members elect a leader. The core repeats it in the same way.
+/// Repeats the question while the members elect a leader. The core (`proto`) repeats its questions in the same way.
 fn patiently(node: &mut ArbiterNode, epoch: u64) -> ArbiterVerdict {
     let mut verdict = Failed;
     until("a verdict", || {
@@ -36,14 +36,14 @@ fn an_epoch_is_given_to_one_node() {
     assert_eq!(b.take(5), refused(5));
     assert_eq!(b.take(4), refused(5));
     assert_eq!(b.take(6), Granted);
-    assert_eq!(a.take(5), refused(6), "the epoch that it once had is over");
+    assert_eq!(a.take(5), refused(6), "epoch 5 is over; b has epoch 6");
     assert_eq!(
         b.take(0),
         Refused {
             epoch: 6,
             is_own: true
         },
-        "it is told what it may have forgotten"
+        "the witness tells node b its epoch, which node b may have forgotten"
     );
     drop((a, b));
     let mut a = ArbiterNode::open("a", &etcd.table());

@@ -1,4 +1,5 @@
-//! An application that ends, or is not running when its node takes over; and the claim of a node whose wire is gone.
+//! Tests of a backup whose application is not running, of an application that exits with a crash code, and of a primary that claims the VIP
+//! because its wire is gone.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +11,7 @@ use crate::failure::wait_for;
 use crate::keeper::{PATIENCE, accept, listen};
 use crate::lan::{CommandOutput, OperatorLan, steadfast};
 
-/// The application was never started on the backup: no process died, so no wire counts a death.
+/// The application was never started on the backup. No process has died, so the wire has counted no death.
 #[test]
 fn a_backup_without_its_application_protects_nobody() {
     let Some(lan) = OperatorLan::new("a_backup_without_its_application_protects_nobody") else {
@@ -119,7 +120,7 @@ fn an_application_that_exits_with_a_crash_code_of_its_own_has_crashed() {
     }
 }
 
-/// Without an answer this node may itself be cut off, so it does not claim the VIP.
+/// Until an outside host answers, the primary may itself be cut off. So its claim is not complete, and it serves nobody.
 #[test]
 fn a_vip_is_claimed_when_one_of_several_outside_hosts_answers() {
     let Some(lan) = OperatorLan::new("a_vip_is_claimed_when_one_of_several_outside_hosts_answers") else {
@@ -134,8 +135,8 @@ fn a_vip_is_claimed_when_one_of_several_outside_hosts_answers() {
     lan.peer.ip("link set eth0 down");
     let claims = "\"simplex_reason\":\"the backup is gone; this node claims the VIP\"";
     one.wait_for(&[claims]);
-    // Without an answer, the node must not serve alone meanwhile. The time is long enough for a restart, for the end of the lease, and for
-    // another declaration of the peer's death.
+    // Without an answer, the node must not serve alone. Six seconds are enough for a restart, for the end of the lease, and for another
+    // detection of the peer's death.
     std::thread::sleep(Duration::from_secs(6));
     one.wait_for(&[claims]);
     lan.stranger.ip("addr add 10.0.0.78/24 dev eth0");

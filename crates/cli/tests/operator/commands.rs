@@ -13,8 +13,8 @@ use steadfast::control::{
 };
 use steadfast::lock::{self, Lock};
 
-/// Asserts that `check-config` and `run` refuse the usual configuration with `old` replaced by `new`: exit code 2, these
-/// lines, and no change of the network.
+/// Asserts that `check-config` and `run` refuse the usual configuration with `old` replaced by `new`: the exit code is 2, the errors are
+/// `lines`, and the network is not changed.
 #[track_caller]
 fn assert_refused(lan: &OperatorLan, old: &str, new: &str, lines: &[&str]) {
     let file = lan.config(old, new);
@@ -33,7 +33,7 @@ fn assert_refused(lan: &OperatorLan, old: &str, new: &str, lines: &[&str]) {
     assert!(!lan.state_dir().exists(), "nothing is written");
 }
 
-/// Adds gateways, which can be asked whether a claimed VIP has come to the node.
+/// Adds gateways. They serve as outside hosts, so that `claim_ping` need not be configured.
 fn add_gateways(lan: &OperatorLan) {
     lan.node.ip("route add default via 10.0.0.4 dev eth0");
     lan.node.ip("-6 route add default via fe80::1 dev eth0");
@@ -122,7 +122,7 @@ fn the_peer_must_answer() {
     assert_eq!(outcome.code, 0, "{}", outcome.errors);
 }
 
-/// Linux would answer for the peer's address on `eth0` even if another interface has it.
+/// Linux would answer ARP requests for the peer's address on `eth0` even if another interface has the address.
 #[test]
 fn a_peer_that_is_not_on_the_services_interface_is_warned_of() {
     let Some(lan) = OperatorLan::new("a_peer_that_is_not_on_the_services_interface_is_warned_of") else {
@@ -164,7 +164,8 @@ fn a_vip_that_another_machine_has_is_refused() {
     assert_refused(&lan, "", "", &lines.each_ref().map(String::as_str));
 }
 
-/// Unlike for IPv4, Linux answers for an IPv6 address only on the interface that has it. The node must ask there.
+/// Linux answers a neighbour solicitation (IPv6) only on the interface that has the address, unlike an ARP request (IPv4). So the node must
+/// ask on the interface that leads to the link's address.
 #[test]
 fn a_link_may_lie_beside_the_services_and_one_may_be_cut() {
     let Some(lan) = OperatorLan::new("a_link_may_lie_beside_the_services_and_one_may_be_cut") else {
@@ -550,7 +551,7 @@ fn a_running_node_is_shown() {
     assert_eq!(
         lan.with_config("status", &file).code,
         3,
-        "nobody is there any more"
+        "the daemon is not running"
     );
 }
 
@@ -611,7 +612,7 @@ fn a_dead_node_is_cleaned_up_after() {
         assert_eq!(lan.node.dump(), before);
         assert!(!lan.state_dir().exists());
     }
-    assert!(!keeper.wait().unwrap().success(), "it was ended");
+    assert!(!keeper.wait().unwrap().success(), "the keeper was killed");
 }
 
 #[test]

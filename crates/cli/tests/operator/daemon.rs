@@ -16,7 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Reasons why a connection that began before the backup's agent is not protected.
+/// Reasons why a connection that is older than the backup's agent is not protected.
 const SILENT: &str = "older than the wire, and silent; protected once its next request is answered";
 const OLDER: &str = "older than the wire; protected once its next request is answered";
 
@@ -49,7 +49,7 @@ fn recordings_of(config: &Path) -> PathBuf {
     config.with_extension("recordings")
 }
 
-/// Replays what the daemons with this configuration have recorded. A new node must want the same actions.
+/// Replays the recordings of the daemons with this configuration. A new `Node` must return the same actions.
 fn replay(config: &Path) {
     let Ok(recordings) = std::fs::read_dir(recordings_of(config)) else {
         return; // no daemon got far enough to record
@@ -63,7 +63,7 @@ fn replay(config: &Path) {
     }
 }
 
-/// A running daemon. It is killed if the test ends before it.
+/// A running daemon. It is killed if the test ends first.
 pub struct Daemon<'a> {
     namespace: &'a HostNamespace,
     pub program: PathBuf,
@@ -76,8 +76,8 @@ pub struct Daemon<'a> {
 }
 
 impl<'a> Daemon<'a> {
-    /// Starts the node `name` of the pair whose primary is `primary`. `peer` is the other node's name and the last byte of its address on
-    /// every link.
+    /// Starts the node `name` of the pair whose primary is `primary`. The tuple describes the other node: its name, and the last byte of
+    /// its address on every link.
     fn start(
         namespace: &'a HostNamespace,
         dir: &Path,
@@ -181,7 +181,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// How often these words are in the log.
+    /// Number of times that these words are in the log.
     pub fn says(&self, words: &str) -> usize {
         std::fs::read_to_string(&self.log).unwrap().matches(words).count()
     }
@@ -318,7 +318,7 @@ fn metrics_say_what_the_status_says() {
     let left = primary[&format!("steadfast_lease_left_seconds{service}")];
     assert!(
         (0.0..=2.3).contains(&left),
-        "2 s of patience and 0.3 s of lease: {left}"
+        "at most 2 s of detection and 0.3 s of lease: {left}"
     );
     assert!(!backup.contains_key(&format!("steadfast_lease_left_seconds{service}")));
     assert!(backup["steadfast_peer_heartbeat_age_seconds"] < 2.0);
@@ -423,7 +423,7 @@ fn a_deposed_node_runs_its_hook_and_nobody_else_does() {
     let has_said = |daemon: &Daemon<'_>| std::fs::read_to_string(daemon.config.with_extension("deposed"));
     one.signal(Signal::SIGSTOP);
     two.wait_for(&["\"role\":\"primary\""]);
-    assert!(has_said(&one).is_err(), "it does not know yet");
+    assert!(has_said(&one).is_err(), "a stopped node cannot run its hook");
     one.signal(Signal::SIGCONT);
     let until = Instant::now() + Duration::from_secs(20);
     while has_said(&one).ok().as_deref() != Some("web\n") {

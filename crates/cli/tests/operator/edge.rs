@@ -27,7 +27,7 @@ struct EdgeNetwork {
     dir: tempfile::TempDir,
 }
 
-/// A host, its interface and its address there.
+/// A host, one of its interfaces, and the address of that interface.
 type End<'a> = (&'a HostNamespace, &'a str, &'a str);
 
 impl EdgeNetwork {
@@ -170,7 +170,7 @@ fn cable(one: End<'_>, other: End<'_>) {
     }
 }
 
-/// A running edge. It is killed and cleaned up if the test ends before it.
+/// A running edge. It is killed and cleaned up if the test ends first.
 struct RunningEdge<'a> {
     namespace: &'a HostNamespace,
     config: PathBuf,
@@ -338,7 +338,8 @@ fn connections_outlive_strings_and_daemons() {
     echoes.work("no edges");
 }
 
-/// An edge forwards a packet with a wrong TCP checksum, as any router does. It does not cache the packet, even if it caches all packets.
+/// An edge forwards a packet with a wrong TCP checksum, as any router does. But the edge does not cache such a packet, even if
+/// `caching_after = 0` makes it cache all others.
 fn leave_out_wrong_checksums(network: &EdgeNetwork) {
     let always = "[recovery]\ncaching_after = 0\n[heartbeat]";
     let (r1, r2) = (network.start_with(0, "[heartbeat]", always), network.start(1));
@@ -427,7 +428,8 @@ fn give_another_key(network: &EdgeNetwork) {
     EightEchoes::open(network).work("no common key");
 }
 
-/// A node sends datagrams in its own name and in the other edge's name. They are counted, and do no harm.
+/// A node of the cluster sends datagrams from its own address, and forged ones from the other edge's address. R1 counts them as refused and
+/// ignores them.
 fn forge_heartbeats(network: &EdgeNetwork, r1: &RunningEdge<'_>) {
     let own = network.nodes[1].run(|| UdpSocket::bind("10.12.0.2:7401").unwrap());
     for datagram in [&b"nonsense"[..], &[1; 200]] {
@@ -465,7 +467,7 @@ fn forge_heartbeats(network: &EdgeNetwork, r1: &RunningEdge<'_>) {
 
 /// The address at which the first edge gets the heartbeats of the second string.
 const R1_HEARTBEATS: &str = "10.12.0.1:7401";
-/// Why a heartbeat with a tag is refused.
+/// Reason for which a heartbeat with a wrong authentication tag is refused.
 const WRONG_KEY: &str = "authenticated by another key or name";
 
 /// A socket that sends in the name of the second edge.
@@ -477,7 +479,7 @@ fn socket_of_r2() -> UdpSocket {
     socket.into()
 }
 
-/// The metrics show all that has happened so far. They may be as old as a second.
+/// Checks that the metrics show all that has happened so far. The metrics may be a second old.
 fn scrape(edge: &RunningEdge<'_>) {
     let forged = "steadfast_edge_heartbeats_refused_total{reason=\"another node's\"} 2";
     edge.wait_until("the metrics show the forged datagrams", || {
@@ -527,7 +529,7 @@ fn scrape(edge: &RunningEdge<'_>) {
     assert!(!page.contains("steadfast_edge_window_cap_bytes{"), "{page}");
 }
 
-/// A stop leaves ordinary forwarding.
+/// After a stop, no filter and no state of the edge is left. The kernel forwards packets as before.
 fn stop(network: &EdgeNetwork, r1: &mut RunningEdge<'_>) {
     r1.signal(Signal::SIGTERM);
     assert!(r1.process.wait().unwrap().success());

@@ -1,4 +1,5 @@
-//! If the network of one service can no longer be set up, only this service fails. A router that replaces another is asked in its place.
+//! If the network of one service can no longer be set up, only this service fails. If a router replaces another, the nodes ping the new
+//! router as their outside host.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -120,15 +121,15 @@ fn a_service_whose_interface_is_gone_fails_alone_and_comes_back_with_it() {
         lan.stranger
             .ip(&format!("route replace {vip}/32 dev {interface}"));
     }
-    // The other node takes over a connection, and its keeper relays it from now on.
+    // The other node takes over a connection. From now on, that node's keeper relays the connection.
     let mut client = connect(&lan, "10.0.0.100:80");
     assert_eq!(get(&mut client), "a page");
     hand_over(&lan.peer, &two, "web");
     assert_eq!(get(&mut client), "a page");
     wait_for(&two, 0, |status| is_duplex(status) && status["relayed"] == 1);
 
-    // The primary's path is lost, so the wire takes over, and the primary has to take down a network that no longer exists.
-    // The primary need not set up anything on the missing interface, because the wire continues without the primary.
+    // The primary loses its interface, so the wire takes over. The primary has to undo its network set-up, although the interface no longer
+    // exists. It need not set up anything there, because the wire continues alone.
     lan.peer.ip("link delete eth1");
     wait_for(&one, 1, |status| status["state"] == "sole");
     wait_for(&two, 1, |status| status["path"]["carrier"] == false);
@@ -172,7 +173,7 @@ fn wait_for_outside(daemon: &Daemon<'_>, outside: &str) {
     wait_for(daemon, 0, |status| status["path"]["outside"] == outside);
 }
 
-/// Without configured outside hosts, the interface's current gateways are asked, not those at the start.
+/// Without `claim_ping`, the outside hosts are the interface's current gateways, not the gateways at the agent's start.
 #[test]
 fn a_router_that_takes_the_place_of_another_is_asked() {
     let Some(lan) = OperatorLan::new("a_router_that_takes_the_place_of_another_is_asked") else {

@@ -1,4 +1,4 @@
-//! The wire's agent is away until packets pass unlogged.
+//! The wire's agent is stopped until the ring is full and packets pass unlogged.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,5 @@
-//! The keeper of a node dies, or it has no room for more connections. In both cases the node gets another keeper. It reports the death.
+//! The keeper of a node dies, or it has no room for more connections. In both cases the node starts another keeper. The status shows a dead
+//! keeper's connections as lost.
 
 use std::fs::Permissions;
 use std::io::{Read, Write};

@@ -255,8 +255,8 @@ pub fn program(path: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Copies the program to `path`, in a process of its own. If this process had the file open for writing, so would each child that another
-/// test forks meanwhile, until the child executes its program. Nobody can execute a file that is open for writing (ETXTBSY).
+/// Copies the program to `path`, in a process of its own. A file that is open for writing cannot be executed (ETXTBSY). If this process
+/// wrote the copy, a child that another test forks meanwhile would inherit the open file until the child's own exec.
 pub fn copy_program(path: &Path) {
     let copied = Command::new("cp").arg(PROGRAM).arg(path).status().unwrap();
     assert!(copied.success(), "cp {PROGRAM} {}: {copied}", path.display());

@@ -217,7 +217,7 @@ fn a_client_on_a_node_outlives_every_change_of_its_roles() {
     }
 }
 
-/// Clients that would be served without the wire are refused at once, and the log says so.
+/// Clients whose packets would bypass the wire are refused at once, and the log says so.
 #[test]
 fn what_would_come_past_the_wire_is_refused_at_once() {
     let Some(lan) = OperatorLan::new("what_would_come_past_the_wire_is_refused_at_once") else {

@@ -133,7 +133,7 @@ fn what_cannot_be_gone_on_with_ends_with_its_worker() {
     client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let end = client.read(&mut [0]).map_err(|error| error.kind());
     assert_eq!(end, Err(ErrorKind::ConnectionReset));
-    // The backup has adopted the worker's other connection. This connection would be lost if the backup failed.
+    // The backup has adopted the worker's HTTP connection, and would lose this connection if the backup failed now.
     backup.wait_for(&["\"relayed\":1", "\"reasons\":{\"relayed; no backup\":1}"]);
     let shown = backup.ask("connections").output;
     assert!(

@@ -27,7 +27,7 @@ impl<'a> ReplicatedPair<'a> {
         Self::of(lan, dir, test, "")
     }
 
-    /// As [`new`](Self::new), with these lines about logs in the configuration.
+    /// As [`new`](Self::new), with the lines `log` in the configuration's `[log]` table.
     fn of(lan: &'a OperatorLan, dir: &std::path::Path, test: &str, log: &str) -> Self {
         let kind = PairSpec {
             policy: "replica",
@@ -161,7 +161,7 @@ fn a_client_that_has_closed_first_gets_the_whole_reply() {
     testbed.ask(b"sort these\n");
     testbed.client.shutdown(Shutdown::Write).unwrap();
     for server in &mut testbed.servers {
-        assert_eq!(server.read(&mut [0]).unwrap(), 0, "it hears the end");
+        assert_eq!(server.read(&mut [0]).unwrap(), 0, "the server reads a FIN");
     }
     testbed.reply(b"one ");
     testbed.pair[1].wait_for(&["\"protected\":1"]);
@@ -297,8 +297,8 @@ fn a_replica_that_is_too_slow_protects_nobody() {
     upload_to_a_slow_replica(test, "unprotect", given_up, false);
 }
 
-/// The hook copied the primary's state to a server that has ended since. A service manager may start another server
-/// before the agent checks. So the agent compares the listeners with those that it knows.
+/// The hook copied the primary's state to a server that has ended since. A service manager may start another server before the agent
+/// checks. So the agent compares the listening sockets with the ones that it saw at the copy.
 #[test]
 fn a_server_that_was_started_again_is_copied_to_again() {
     let Some(lan) = OperatorLan::new("a_server_that_was_started_again_is_copied_to_again") else {

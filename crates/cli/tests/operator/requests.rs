@@ -127,7 +127,7 @@ fn a_client_that_waits_for_100_continue_is_told_by_the_survivor() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{sum} 1"));
 }
 
-/// A request that kills the process that executes it is executed again if the configuration allows this.
+/// A request kills the process that executes it. The backup's server executes the request again if the configuration allows this.
 #[test]
 fn a_request_that_kills_its_server_is_executed_again_if_it_may_be() {
     let Some(lan) = OperatorLan::new("a_request_that_kills_its_server_is_executed_again_if_it_may_be") else {

@@ -1,5 +1,5 @@
-//! An agent that fails to start changes nothing. The next agent must know for how long no agent was running. An agent goes on when nobody
-//! reads its messages (stderr).
+//! An agent that fails to start changes nothing, and the next agent must still know for how long no agent was running. An agent continues
+//! when nobody reads its stderr.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -38,7 +38,7 @@ fn fail_to_start(daemon: &mut Daemon<'_>) {
         if let Some(status) = daemon.process.try_wait().unwrap() {
             break status;
         }
-        assert!(Instant::now() < until, "it has started");
+        assert!(Instant::now() < until, "the agent has started");
         std::thread::sleep(POLL);
     };
     assert!(!status.success(), "{status}");
@@ -97,7 +97,7 @@ fn starts_that_fail_do_not_hide_how_long_the_primary_was_without_an_agent() {
     let end = old.read(&mut [0; 1]).map_err(|error| error.kind());
     assert!(
         !matches!(end, Err(ErrorKind::WouldBlock)),
-        "its old socket lives: {end:?}"
+        "the primary's old socket lives: {end:?}"
     );
     client.write_all(ASK).unwrap();
     let end = client.read(&mut [0; 1]).map_err(|error| error.kind());
@@ -159,7 +159,7 @@ fn log_to(test: &str, nodes: &str, log: Stdio, meanwhile: impl FnOnce()) {
     two.start_logging_to(log);
     two.wait_for(&["\"peer_state\":\"primary\"", "\"state\":\"backup\""]);
     one.wait_for(&["\"mode\":\"duplex\""]);
-    assert_eq!(two.process.try_wait().unwrap(), None, "it has ended");
+    assert_eq!(two.process.try_wait().unwrap(), None, "the agent has ended");
     meanwhile();
     two.signal(Signal::SIGTERM);
     let status = two.process.wait().unwrap();

@@ -1,4 +1,4 @@
-//! Tunnels between two hosts with two cables: client – near ═ far – server, the services on each host's loopback.
+//! Tunnels between two hosts with two cables: client – near ═ far – server. Clients and servers use the loopback addresses of their host.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
@@ -347,7 +347,7 @@ fn resets_pass_in_both_directions() {
     let heard = |word: u8, act: &dyn Fn(TcpStream)| {
         let mut client = network.connect();
         client.write_all(&[word]).unwrap();
-        near.wait_until("it is open", || near.open() >= 1);
+        near.wait_until("the connection is open", || near.open() >= 1);
         act(client);
         let (word_heard, kind) = said
             .recv_timeout(PATIENCE)
@@ -360,7 +360,7 @@ fn resets_pass_in_both_directions() {
         );
     };
     heard(b'r', &abort);
-    // The client has ended its direction, and aborts while the server still writes.
+    // The client has closed its sending direction, and aborts while the server still writes.
     heard(b'w', &|client| {
         client.shutdown(Shutdown::Write).unwrap();
         let mut some = [0; 100_000];
@@ -585,7 +585,7 @@ fn a_cut_path_is_left_and_shown() {
     assert!(outcome.errors.contains("all right"), "{}", outcome.errors);
 }
 
-/// An endpoint without the key. Each stranger has a port of its own, so each could get an association of its own.
+/// An endpoint without the key. Each stranger has its own port. With the key, each one could get its own association.
 fn stranger(number: u16) -> SctpWire {
     let plan = WirePlan {
         addresses: vec!["10.2.0.1".parse().unwrap()],
@@ -597,7 +597,8 @@ fn stranger(number: u16) -> SctpWire {
     SctpWire::open(SctpConfig::wire(SctpWire::lower_headers(&plan)), &plan).unwrap()
 }
 
-/// More strangers than there are places call again and again. The peer finds a place among them.
+/// There are more strangers than the far end can have associations, and all of them call again and again. The peer with the key still gets
+/// an association.
 #[test]
 fn strangers_do_not_keep_the_peer_out() {
     const STRANGERS: u16 = 32;
@@ -606,7 +607,7 @@ fn strangers_do_not_keep_the_peer_out() {
     };
     network.serve(echo);
     let far = network.start(1, "");
-    far.wait_until("it runs", || far.status()["name"].is_string());
+    far.wait_until("the far end runs", || far.status()["name"].is_string());
     let mut strangers: Vec<SctpWire> = network.hosts[0].run(|| (0..STRANGERS).map(stranger).collect());
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -655,7 +656,7 @@ fn strangers_do_not_keep_the_peer_out() {
     });
 }
 
-/// Other people's packets are counted, and do no harm.
+/// A third party's packets are counted as malformed, and do no harm.
 fn forge(network: &TunnelNetwork, far: &RunningTunnel<'_>) {
     let stranger = network.hosts[0].run(|| UdpSocket::bind("10.2.0.1:7777").unwrap());
     let counters = || far.status()["counters"].clone();
@@ -668,7 +669,7 @@ fn forge(network: &TunnelNetwork, far: &RunningTunnel<'_>) {
     });
 }
 
-/// The metrics show what the status shows. They may be as old as a second.
+/// Checks that the metrics show what the status shows. The metrics may be a second old.
 fn scrape(near: &RunningTunnel<'_>) {
     let page = || {
         let mut stream = near.host.run(|| TcpStream::connect(METRICS).unwrap());
@@ -739,7 +740,7 @@ fn clients_wait_while_there_are_no_descriptors() {
     ask(&mut last, "accepted later");
 }
 
-/// Programs that know nothing of the tunnel.
+/// The client and the server know nothing of the tunnel.
 #[test]
 fn unmodified_programs_work() {
     let Some(network) = TunnelNetwork::new("unmodified_programs_work") else {

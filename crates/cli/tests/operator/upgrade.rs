@@ -1,4 +1,5 @@
-//! A running daemon is replaced by another program or gets another configuration.
+//! SIGUSR2 upgrades a running daemon: the daemon executes the program that is now at its path, with the present contents of its
+//! configuration file.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -86,7 +87,8 @@ fn files_at_rest(pid: u32) -> usize {
     (0..25).map(look).min().expect("it was looked at")
 }
 
-/// A pair whose first node runs its own copy of the program, beside a keeper that was started from another copy.
+/// A pair whose first node runs its own copy of the program. On this node, a keeper that was started from the original program is still
+/// running.
 fn pair_with_copy<'a>(lan: &'a OperatorLan, dir: &Path, test: &str) -> [Daemon<'a>; 2] {
     let [mut one, two] = pair(lan, dir, test);
     one.program = dir.join("steadfast");
@@ -129,7 +131,7 @@ fn a_program_takes_the_place_of_the_running_one() {
         one.wait_for(&["\"role\":\"primary\"", "\"peer_state\":\"backup\""]);
         assert!(
             one.process.try_wait().unwrap().is_none(),
-            "it is the same process"
+            "the daemon is still the same process"
         );
         assert_eq!(
             runs(keeper(&one)),

@@ -1,5 +1,5 @@
-//! Speed of this machine at the time of the benchmark. Only with this speed can the benchmark's absolute times be compared with the times
-//! of other runs.
+//! Speed of this machine at the time of the benchmark. The absolute times of different runs can be compared only if these speeds are
+//! compared, too.
 
 use std::time::Instant;
 

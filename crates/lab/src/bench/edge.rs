@@ -32,7 +32,7 @@ const SEED: u64 = 1;
 const BULK_BYTES: u64 = 1_000_000_000;
 /// Payload bytes of a packet, chosen so that the frame has 64 bytes with its check sequence.
 const PADDING: usize = 6;
-/// The network of the generated flows (RFC 2544 reserves it for benchmarks). The servers drop their packets.
+/// The network of the generated flows' source addresses (RFC 2544 reserves this network for benchmarks). The servers drop these packets.
 const SOURCES: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 /// Number of source ports of each generated address.
 const PORTS: u32 = 1000;
@@ -40,7 +40,7 @@ const FIRST_PORT: u16 = 10_000;
 const PACE: Duration = Duration::from_micros(500);
 /// Time between two heartbeats. All processors are busy here, and a false alarm would end the comparison.
 const CALM: Duration = Duration::from_millis(200);
-/// Time in which the last packets arrive.
+/// Wait for the last packets to arrive at the servers.
 const REST: Duration = Duration::from_millis(300);
 
 /// CPU time of packets through two edges, against the kernel's own forwarding.
@@ -85,11 +85,11 @@ struct EdgeBenchSample {
     gb_per_s: f64,
     cpu_s_per_million_packets: f64,
     packets_per_s: f64,
-    /// Part of the packets that did not reach the servers.
+    /// Fraction of the packets that did not reach the servers.
     packets_lost: f64,
     cpu_s_per_million_new_flows: f64,
     new_flows_per_s: f64,
-    /// Part of the new flows whose first packet did not reach the servers.
+    /// Fraction of the new flows whose first packet did not reach the servers.
     new_flows_lost: f64,
     /// Flows in R1's table at the end.
     flows_known: f64,
@@ -136,7 +136,7 @@ const CACHING_LIMITS: CpuLimits = CpuLimits {
 };
 
 impl CpuLimits {
-    /// Describes what a variant costs beyond these limits.
+    /// Returns a line of text for each limit that `variant` exceeds.
     fn missed(&self, name: &str, variant: &EdgeBenchSample, forwarding: &EdgeBenchSample) -> Vec<String> {
         let costs = [
             ("GB", variant.cpu_s_per_gb / forwarding.cpu_s_per_gb, self.per_gb),
@@ -311,7 +311,7 @@ impl<'a> EdgeBench<'a> {
         })
     }
 
-    /// Sends `count` packets, of each flow in turn, at the rate `per_s` or as fast as possible.
+    /// Sends `count` packets, one of each flow in turn: `per_s` packets per second, or as fast as possible.
     fn send(&self, count: u32, per_s: Option<u32>, syn: bool) -> Result<Generated> {
         let came = received(&self.network.servers)?;
         let busy = measure::busy_seconds()?;
@@ -357,7 +357,8 @@ struct Generated {
 const FLAGS: usize = VIRTIO_HEADER + 14 + 20 + 13;
 const SYN: u8 = 2;
 
-/// A packet of flow number `flow`, behind a virtio header. If the SYN flag is set later, the checksum is wrong, but nobody verifies it.
+/// A packet of flow number `flow`, behind a virtio header. The checksum becomes wrong when `send` sets the SYN flag, but nobody verifies
+/// the checksum.
 fn frame(flow: u32, [from, to]: [[u8; 6]; 2]) -> Result<Vec<u8>> {
     let source = Ipv4Addr::from(u32::from(SOURCES) + 1 + flow / PORTS);
     let port = FIRST_PORT + (flow % PORTS) as u16;

@@ -1,5 +1,5 @@
 //! The two ends of the bulk load: a client that downloads or uploads once, and a sink that takes uploads. Both ends take as little CPU time
-//! as possible, so that the cost of the path between them shows. A third command only keeps a CPU busy.
+//! as possible, so that the measured cost is mostly that of the path between them. A third command only keeps a CPU busy.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -118,7 +118,7 @@ fn upload(server: SocketAddr, bytes: u64) -> Result<Transfer> {
     })
 }
 
-/// Status and Content-Length of a reply. For a request, the status is 0.
+/// Reads the header of a reply or of a request. Returns the status (0 for a request) and the Content-Length.
 fn read_head(reader: &mut impl BufRead) -> Result<(u16, u64)> {
     let (mut status, mut length, mut line) = (0, 0, String::new());
     loop {

@@ -66,7 +66,7 @@ fn bulk(client: &Netns, arguments: &[&str]) -> Result<Bulk> {
 /// Busy time of all processors since the machine started, in seconds.
 ///
 /// # Errors
-/// If the kernel does not tell.
+/// If `/proc/stat` cannot be read, or is not in the expected format.
 pub fn busy_seconds() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/stat").context("read /proc/stat")?;
     let line = text.lines().next().unwrap_or_default();
@@ -88,7 +88,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// Runs wrk for `seconds`: small requests over `connections` persistent connections.
 ///
 /// # Errors
-/// If wrk fails, or if a request does.
+/// If wrk or one of its requests fails.
 pub fn requests(
     client: &Netns,
     server: SocketAddr,

@@ -34,8 +34,8 @@ const SCTP_TCL: &str = include_str!("sctp.tcl");
 /// Simulate the same bulk transfers with ns-2 and with our simulator, and compare CPU time and memory.
 #[derive(Clone, Debug, Args)]
 pub struct SimBenchOptions {
-    /// Rounds; each runs both simulators once, in changing order. The report has the median CPU time and the highest
-    /// peak memory.
+    /// Number of rounds. Each round runs both simulators once; their order changes. The report has the median CPU time and the highest peak
+    /// memory.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Number of flows. Each has its own two hosts, and all share one bottleneck.
@@ -176,7 +176,8 @@ fn find_ns2() -> Result<()> {
     Ok(())
 }
 
-/// Runs a program as the only child of a new process ([`MEASURE`]). So the RUSAGE_CHILDREN of the new process is the program's usage.
+/// Runs a program as the only child of a new process ([`MEASURE`]). Therefore RUSAGE_CHILDREN in the new process is the usage of that
+/// program alone.
 fn measured(program: &Path, arguments: &[&Path]) -> Result<Used> {
     let output = Command::new(std::env::current_exe()?)
         .args([MEASURE, "--"])
@@ -265,7 +266,7 @@ fn compare(here: &[Used], there: &[Used]) -> Result<(SimulatorCost, SimulatorCos
     ))
 }
 
-/// Makes the report. `tcp` and `sctp`: resources that our simulator used, then those that ns-2 used.
+/// Makes the report. In `tcp` and in `sctp`, the first slice is what our simulator used, the second one what ns-2 used.
 fn report(
     options: &SimBenchOptions,
     tcp: (&[Used], &[Used]),

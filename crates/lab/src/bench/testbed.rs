@@ -1,5 +1,5 @@
-//! The networks of the two variants of a benchmark. In the variant `Steadfast`, a pair protects the service. In the variant `Forwarding`
-//! there is no pair, and node b's kernel only forwards packets.
+//! Builds the network of a benchmark, which has two variants. In the variant `Steadfast`, a pair protects the service. In the variant
+//! `Forwarding` there is no pair, and node b's kernel only forwards packets.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -147,7 +147,7 @@ impl BenchTestbed {
         Ok(self.status(0)?.mode == "duplex" && self.status(1)?.mode == "duplex")
     }
 
-    /// Limits the way between client and router to `mbit` Mbit/s in both directions; `None`: no limit.
+    /// Limits the rate of the link between client and router to `mbit` Mbit/s in each direction. `None` removes the limit.
     ///
     /// # Errors
     /// Names the `tc` command that failed.

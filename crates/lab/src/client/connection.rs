@@ -34,7 +34,7 @@ pub struct ClientConnection {
     stream: RefCell<Option<Rc<TcpStream>>>,
     /// The replies that are due, and their received part.
     pub replies: RefCell<Replies>,
-    /// Times of progress and waits.
+    /// Times at which bytes arrived, and the waits between them.
     pub progress: RefCell<ConnectionProgress>,
     phase: Cell<ConnectionPhase>,
     flows: Cell<bool>,
@@ -115,7 +115,7 @@ impl ClientConnection {
         self.phase.get()
     }
 
-    /// The connection goes on to `phase`.
+    /// Records that the connection's phase is now `phase`.
     pub fn enter(&self, phase: ConnectionPhase) {
         self.phase.set(phase);
     }
@@ -161,7 +161,8 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// The first wrong bytes that the server sent before the connection broke, if there are any. They explain more than the write error.
+    /// Returns a failure with the first wrong bytes that the server sent before the connection broke, if there are any. Such a failure
+    /// explains more than the write error.
     fn last_words(&self, stream: &TcpStream) -> Option<ClientFailure> {
         let mut buffer = self.shared.buffer.borrow_mut();
         // Not `try_read`, because the event loop may not yet know that there are bytes to read.
@@ -182,7 +183,7 @@ impl ClientConnection {
     /// bytes.
     ///
     /// # Errors
-    /// The stream ended, or differs from the replies that are due.
+    /// If the stream ends, or differs from the replies that are due.
     pub async fn receive(&self) -> Result<(), ClientFailure> {
         let stream = self.stream();
         loop {
@@ -222,8 +223,8 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// Sends the requests of `next` while fewer than `due_max` replies are due, until `next` returns none. Then waits
-    /// until no reply is due.
+    /// Sends the requests of `next` while fewer than `due_max` replies are due, until `next` returns `None`. Then waits until no reply is
+    /// due.
     ///
     /// # Errors
     /// As [`Self::send`] and [`Self::receive`].
@@ -250,7 +251,7 @@ impl ClientConnection {
         }
     }
 
-    /// Receives until receiving fails.
+    /// Receives until this fails. Returns the failure.
     pub async fn fails(&self) -> ClientFailure {
         loop {
             if let Err(failure) = self.receive().await {
@@ -263,7 +264,7 @@ impl ClientConnection {
     /// Sends a FIN and waits for the server's.
     ///
     /// # Errors
-    /// Anything but a FIN came.
+    /// If anything but a FIN arrives.
     pub async fn close(&self) -> Result<(), ClientFailure> {
         self.enter(ConnectionPhase::Close);
         SockRef::from(&*self.stream())

@@ -19,8 +19,8 @@ pub struct ClientPlan {
     pub workload: Workload,
     /// Number of connections, all open at once.
     pub connections: usize,
-    /// Number of connections that are idle whatever the workload: [`Workload::Idle`] with [`ClientPlan::IDLE_SIZE`]. The first connections
-    /// are the idle ones.
+    /// Number of idle connections. The first connections have the workload [`Workload::Idle`] with [`ClientPlan::IDLE_SIZE`], whatever
+    /// `workload` is.
     pub idle: usize,
     /// Seed of the pattern. HTTP: the seed of the files. Redis: connection *i* writes the pattern `seed + i`, under
     /// its own keys.
@@ -82,8 +82,8 @@ pub enum Workload {
         /// Content bytes of each request.
         piece: u64,
     },
-    /// Small requests. The client sends each request after the reply to the request before. Redis: a connection first writes a value. After
-    /// [`ClientOrder::Reconnect`], the client has another connection. Before it closes, this connection reads the value back.
+    /// Small requests. The client sends each request after the reply to the request before. Redis: each connection first writes a value. If
+    /// [`ClientOrder::Reconnect`] replaces the connection, the new connection reads this value back before the new connection closes.
     Request {
         /// Content bytes of a reply (and for Redis of a request).
         size: u64,
@@ -165,7 +165,7 @@ pub enum PlanError {
     /// A size is larger than the protocol's requests can carry.
     #[error("workload.size = {size}, but a request carries at most {most} bytes")]
     TooLarge {
-        /// Its value.
+        /// The size.
         size: u64,
         /// The maximum.
         most: u64,

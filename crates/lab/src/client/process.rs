@@ -1,4 +1,4 @@
-//! A client process, as the process that has started it sees it.
+//! Starts a client process, sends it orders, and receives its events.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};

@@ -43,7 +43,7 @@ pub struct ConnectionProgress {
     longest: BinaryHeap<Reverse<Gap>>,
 }
 
-/// Maximum number of gaps kept. The gap of a fault is among the longest of a run, or too short to matter.
+/// Maximum number of gaps kept. The gap that a fault causes is one of the longest gaps of the run, or too short to matter.
 const GAPS_MAX: usize = 64;
 const SPACING_MIN_NS: u64 = 100_000;
 
@@ -94,8 +94,8 @@ impl ConnectionProgress {
         self.longest.iter().map(|gap| gap.0).max()
     }
 
-    /// The longest gap that began no later than `window_ns` after `at_ns` and did not end before `at_ns`. `None` if there was
-    /// none, or if all such gaps were shorter than the gaps that are kept.
+    /// The longest gap that began no later than `window_ns` after `at_ns` and did not end before `at_ns`. `None` if there was no such gap,
+    /// or if such gaps were too short to be kept.
     pub fn longest_gap_around(&self, at_ns: u64, window_ns: u64) -> Option<Gap> {
         let touches = |gap: &Gap| {
             gap.start_ns <= at_ns.saturating_add(window_ns) && gap.start_ns + gap.length_ns >= at_ns

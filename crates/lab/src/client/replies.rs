@@ -100,7 +100,7 @@ pub struct Replies {
     was_refused: bool,
 }
 
-/// The part of the first due reply that comes next.
+/// The next part of the first due reply, and how much of this part has been received.
 #[derive(Debug)]
 enum DueReplyPart {
     /// The head. `gathered` has the received bytes of the head. An HTTP head is parsed from them. For a literal head,
@@ -304,7 +304,7 @@ fn parse_head<'b>(
     }
 }
 
-/// The length of a complete, correct reply to a request that stores something, and whether the reply is a refusal. `None` if more
+/// Returns the length of a complete, correct reply to a request that stores something, and whether the reply is a refusal. `None` if more
 /// bytes are needed. At most one `100 Continue` may precede the reply.
 fn check_stored(reply: &[u8], may_be_refused: bool) -> Result<Option<(usize, bool)>, String> {
     const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -337,7 +337,7 @@ fn check_stored(reply: &[u8], may_be_refused: bool) -> Result<Option<(usize, boo
     }
 }
 
-/// The length of a complete, correct head. `None` if more bytes are needed.
+/// Returns the length of a complete, correct head. `None` if more bytes are needed.
 fn check_http_head(head: &[u8], content_length: u64) -> Result<Option<usize>, String> {
     let mut headers = [httparse::EMPTY_HEADER; HTTP_HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);

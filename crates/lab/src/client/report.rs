@@ -13,7 +13,7 @@ use super::replies::Wrong;
 pub struct ClientReport {
     /// One per connection, in order of index.
     pub connections: Vec<ConnectionReport>,
-    /// Round trips of requests (workloads `request` and `idle`).
+    /// Round-trip times of requests (workloads `request` and `idle`).
     pub latency: Option<Latency>,
     /// When the first handshake began.
     pub started_ns: u64,
@@ -24,13 +24,13 @@ pub struct ClientReport {
 /// One connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConnectionReport {
-    /// Its address at the client; `None` if it was never connected.
+    /// The client's address and port; `None` if the connection was never established.
     pub local: Option<SocketAddr>,
-    /// Its addresses before it connected anew.
+    /// The client's addresses and ports before it connected anew.
     pub earlier: Vec<SocketAddr>,
     /// When the handshake was complete.
     pub connected_ns: Option<u64>,
-    /// When it ended.
+    /// When the connection ended.
     pub ended_ns: u64,
     /// Content bytes due to the client.
     pub bytes_expected: u64,
@@ -38,11 +38,11 @@ pub struct ConnectionReport {
     pub bytes_received: u64,
     /// Content bytes sent and confirmed by replies.
     pub bytes_sent: u64,
-    /// Whether its last request was refused (503), which is allowed if the request must not or cannot be executed again.
+    /// Whether the last request was refused (503). A refusal is allowed if the request must not or cannot be executed again.
     pub was_refused: bool,
     /// SHA-256 of the content due and of the content received; `None` if the plan did not ask for it.
     pub sha256: Option<Sha256Pair>,
-    /// The reason why it ended early. `None`: all content was correct, and the connection was closed in order.
+    /// The reason why the connection ended early. `None`: all content was correct, and the connection was closed in order.
     pub failure: Option<Failed>,
     /// The longest wait for a byte.
     pub longest_gap: Option<Gap>,
@@ -82,7 +82,7 @@ pub struct Failed {
     pub failure: ClientFailure,
 }
 
-/// The life of a connection.
+/// The phases of a connection, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConnectionPhase {
@@ -126,7 +126,7 @@ pub enum ClientFailure {
     Io(String),
 }
 
-/// Round trips, all connections together.
+/// Round-trip times of the requests of all connections.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Number of answered requests.

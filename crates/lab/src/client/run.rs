@@ -25,7 +25,7 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 /// standard output; the last event is the report.
 ///
 /// # Errors
-/// The plan cannot be read or carried out. Connections that fail are no error. They are in the report.
+/// The plan cannot be read or carried out. A failed connection is no error; the report lists it.
 pub fn main() -> anyhow::Result<()> {
     let mut line = String::new();
     io::stdin().read_line(&mut line).context("reading the plan")?;
@@ -92,8 +92,8 @@ struct AnnouncedFault {
     at_ns: u64,
     window_ns: u64,
     clips: bool,
-    /// The longest wait of each connection around the fault, as known when the order came. It is recorded here because each
-    /// connection remembers only its longest waits, and longer ones may come later.
+    /// The longest wait of each connection around the fault, as known when the order came. These waits are recorded at the order, because a
+    /// connection remembers only its longest waits, and longer waits may follow.
     seen: Vec<Option<Gap>>,
 }
 
@@ -253,7 +253,8 @@ impl AnnouncedFault {
 }
 
 impl FinishedConnection {
-    /// The report of the connection. The expected content is hashed here and not earlier, because now no connection waits for this thread.
+    /// The report of the connection. The expected content is hashed here, because all connections have ended and none of them waits for
+    /// this thread.
     fn report(self, index: usize, faults: &[AnnouncedFault]) -> ConnectionReport {
         let replies = self.connection.replies.borrow();
         let progress = self.connection.progress.borrow();

@@ -1,4 +1,4 @@
-//! The whole client against small servers on loopback that answer rightly, or fail in one particular way.
+//! Tests of the whole client with small servers on loopback. A server answers correctly, or has one particular fault.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};

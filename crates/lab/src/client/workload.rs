@@ -237,7 +237,7 @@ impl Task<'_> {
         self.read_note(connection, times).await
     }
 
-    /// Writes a note to the server if the server keeps state (Redis). The note outlives this connection.
+    /// Writes a note to the server if the server keeps state (Redis). The task's next connection reads the note.
     async fn note(&self, connection: &ClientConnection, times: u64) -> Result<(), ClientFailure> {
         if self.plan.protocol == Protocol::Http {
             return Ok(());
@@ -353,7 +353,7 @@ impl RateLimiter {
         }
     }
 
-    /// Size of a piece in bytes. At this size a piece is due about every 5 ms, so that bytes flow steadily.
+    /// Returns the size of a piece in bytes. With this size, a piece is due about every 5 ms, so that bytes flow steadily.
     fn piece(&self) -> u64 {
         self.bytes_per_second
             .map_or(PIECE, |rate| (rate / 200).clamp(1024, PIECE))

@@ -23,7 +23,7 @@ pub struct ClusterNetwork {
     pub router: Netns,
     pub nodes: Vec<Netns>,
     pub witnesses: Vec<(Netns, InterfaceAddresses)>,
-    /// The two cables of each node: the ends at the switch.
+    /// For each node: the switch's ends of the node's two cables.
     cables: Vec<[InterfaceControl; 2]>,
     _switch: Netns,
 }
@@ -72,7 +72,8 @@ impl ServiceLan {
 }
 
 impl ClusterNetwork {
-    /// Builds the network for `count` nodes and `witnesses` hosts. Every namespace is announced to `teardown` before it exists.
+    /// Builds the network for `count` nodes, and for `witnesses` hosts on which witnesses will run. Every namespace is announced to
+    /// `teardown` before it exists.
     ///
     /// # Errors
     /// Names the step that failed.
@@ -116,7 +117,7 @@ impl ClusterNetwork {
     /// Pulls both cables of `node`.
     ///
     /// # Errors
-    /// If one cannot be pulled.
+    /// If a cable cannot be pulled.
     pub fn pull(&self, node: usize) -> Result<()> {
         for cable in &self.cables[node] {
             cable.pull()?;

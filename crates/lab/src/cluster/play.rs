@@ -40,7 +40,7 @@ const WINDOW: Duration = Duration::from_millis(500);
 /// Everything that runs. The fields are dropped in order of declaration.
 struct ClusterTestbed {
     clients: Vec<ClientProcess>,
-    /// For each service: the primary's daemon and the backup's daemon.
+    /// For each service: the daemons of its two nodes. At the start, the first one is the primary.
     agents: Vec<[AgentProcess; 2]>,
     _servers: Vec<ServerProcess>,
     captures: Captures,
@@ -66,8 +66,8 @@ struct Before {
 }
 
 impl Before {
-    /// Index in `nodes`, the two nodes of a service, of the node that is primary at the power failure. If the first node was drained, it
-    /// has returned as the wire, so the second node is the primary.
+    /// Returns which node of a service is its primary at the power failure, as an index in `nodes`. `nodes` are the service's two nodes. If
+    /// the first node was drained, it has returned as the wire, so the second node is the primary.
     fn primary(&self, nodes: [usize; 2]) -> usize {
         usize::from(self.drained.node == nodes[0])
     }
@@ -225,7 +225,7 @@ impl ClusterTestbed {
         problems.extend(agent.wait_for(&self.network.nodes[node], what, (LIMIT, POLL), is_right));
     }
 
-    /// Drains `node` under load, then lets it take part again. Waits until its services are protected as before.
+    /// Drains `node` under load, then ends the drain. Waits until the node's services are protected as before.
     fn drain(&self, node: usize, problems: &mut Vec<String>) -> Result<Drained> {
         let at = monotonic();
         self.order_drain(node, &[])?;

@@ -20,7 +20,7 @@ pub struct ClusterFindings {
     pub etcd_members: usize,
     pub etcd_members_killed: usize,
     /// Time in milliseconds from the power failure until the last connection could go on. Covers all services whose primary was the failed
-    /// node. With several runs, this is the longest of the runs' times.
+    /// node. With several runs, this is the longest time of all runs.
     pub takeover_ms: Option<f64>,
     pub services: Vec<ClusterServiceReport>,
 }
@@ -48,11 +48,11 @@ impl FailedNodeRole {
 /// Events of a service.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Events {
-    /// Whether one of its nodes was drained.
+    /// Whether one of the service's nodes was drained.
     pub was_drained: bool,
     /// The role of the failed node in this service. `None` if the node was not in the service's pair.
     pub lost: Option<FailedNodeRole>,
-    /// Whether another node had to go on with the service's connections, after the drain or the power failure.
+    /// Whether the service's other node had to continue the connections after the drain or the power failure.
     pub has_moved: bool,
 }
 
@@ -60,7 +60,7 @@ pub struct Events {
 #[derive(Debug, Serialize)]
 pub struct ClusterServiceReport {
     service: usize,
-    /// The nodes at first: primary, backup.
+    /// The service's nodes. At the start of the run, the first one was the primary and the second one the backup.
     nodes: [usize; 2],
     #[serde(flatten)]
     events: Events,

@@ -10,8 +10,8 @@ use crate::client::Spread;
 /// The allowance: time in milliseconds that a takeover or a claim may add.
 const ALLOWANCE_MS: f64 = 20.0;
 
-/// Linux's shortest retransmission timeout (TCP_RTO_MIN), in milliseconds. Before a claim the path breaks and loses the segments that are
-/// on their way. Their sender, client or server, repeats them only after a timeout (docs/KERNEL.md).
+/// Linux's shortest retransmission timeout (TCP_RTO_MIN), in milliseconds. Before a claim, the broken path loses the segments in flight.
+/// Their sender, client or server, retransmits them only after a timeout (docs/KERNEL.md).
 const RETRANSMISSION_MS: f64 = 200.0;
 
 /// The longest wait in milliseconds from the end of the detection until a sender's next timeout. Each timeout is twice

@@ -35,7 +35,7 @@ pub struct Durations {
     pub integration_gap: Vec<f64>,
 }
 
-/// The clients' measurements. The first `idle` connections wait for no reply while the other connections are at work.
+/// The clients' measurements. The first `idle` connections are idle: they wait for no reply while the other connections transfer data.
 #[derive(Clone, Copy)]
 pub struct Felt<'a> {
     /// The clients' report.
@@ -49,7 +49,7 @@ pub struct Felt<'a> {
 pub struct TakeoverCause<'a> {
     /// When the fault happened.
     pub deadly_at: Instant,
-    /// The number under which the clients measured the fault.
+    /// Index of the clients' measurement of the fault, in `ConnectionReport::stalls`.
     pub told: usize,
     /// The survivor's takeovers.
     pub takeovers: &'a [ReportedTakeover],
@@ -80,7 +80,7 @@ impl Felt<'_> {
 }
 
 impl Durations {
-    /// Adds the parts of a takeover for each connection.
+    /// Adds, for each connection, the durations of a takeover's parts.
     pub fn add_takeover(&mut self, felt: Felt<'_>, cause: TakeoverCause<'_>) {
         for (index, connection) in felt.client.connections.iter().enumerate() {
             let is_same = |other: &&ReportedConnection| connection.has_been(other.client);

@@ -17,14 +17,15 @@ use crate::pair::integration::Integration;
 use crate::pair::judged::JudgedRun;
 use crate::pair::testbed::Testbed;
 
-/// How long to wait, at the moment of the fault, for a log to reach its limit, and the time between two checks.
+/// Maximum wait before the fault until a log has reached its limit.
 const LIMIT_PATIENCE: Duration = Duration::from_secs(10);
+/// Time between two reads of the status.
 const LIMIT_POLL: Duration = Duration::from_millis(10);
 /// Text in the reason of a connection that is unprotected because its log is full.
 const AT_LIMIT: &str = "the log reached its limit";
 
-/// Numbers under which the clients measure the fault, the time before it, the event after it, and a node's return.
-/// With rounds, each round has three numbers: the fault, the time before it, the return.
+/// Indices of the clients' measurements: the fault, the time before it, the event after it, and a node's return. With rounds, each round
+/// has three measurements: the fault, the time before it, and the return.
 pub const FAULT: usize = 0;
 pub const BEFORE: usize = 1;
 pub const AFTER: usize = 2;
@@ -35,7 +36,7 @@ pub const RETURN: usize = 3;
 pub struct RunFacts {
     /// The clients' measurements.
     pub client: ClientReport,
-    /// Number of idle connections if others are at work. The idle ones come first.
+    /// Number of idle connections, if other connections are at work. The first connections are the idle ones.
     pub idle: usize,
     /// The node that the fault hit.
     pub target: CrashTarget,
@@ -69,7 +70,7 @@ pub struct LogAtFault {
     pub reasons: BTreeMap<String, u64>,
     /// Number of times the status was read.
     pub reads: u64,
-    /// The most bytes in memory that a read found.
+    /// Largest number of bytes in memory that one of these reads found.
     pub memory_bytes_max: u64,
 }
 

@@ -20,7 +20,7 @@ use crate::run::LabRun;
 const FAULT_LIMIT: Duration = Duration::from_secs(40);
 /// A client's wait for bytes that begins within this time after an event is attributed to the event.
 pub const STALL_WINDOW: Duration = Duration::from_millis(500);
-/// A client's wait for bytes that begins within this time before the fault may already be caused by the fault.
+/// A client's wait for bytes that begins within this time before the fault may last into the fault. So it does not count as fault-free.
 pub const FAULT_MARGIN: Duration = Duration::from_millis(100);
 
 /// Plays the run.

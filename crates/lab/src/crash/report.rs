@@ -65,7 +65,7 @@ pub struct CrashFindings {
     detection_ms: Option<Spread>,
     /// From the declaration until a connection could go on.
     takeover_ms: Option<Spread>,
-    /// From the declaration of a run's last takeover until the takeover's first connection could go on. The longest over all runs.
+    /// From the declaration of a run's last takeover until the first connection could go on after it. The longest such time of all runs.
     first_live_ms: Option<f64>,
     /// The part of the stall after the connection could go on. 0 if the stall ended earlier, because bytes arrived that were still on the
     /// way at the fault.
@@ -101,7 +101,8 @@ pub struct CrashFindings {
 }
 
 impl CrashFindings {
-    /// The findings of one run from its `facts`. Adds to `problems` what the daemons failed to do, and why the run may show nothing.
+    /// The findings of one run from its `facts`. Adds to `problems` everything that the daemons failed to do, and the reasons why the run
+    /// may prove nothing.
     pub fn new(options: &PairOptions, facts: &RunFacts, problems: &mut Vec<String>) -> Self {
         let (client, verdict) = (&facts.client, &facts.judged.verdict);
         let failures = client.connections.iter().enumerate().filter_map(|(index, one)| {
@@ -184,7 +185,7 @@ impl CrashFindings {
         }
     }
 
-    /// The reason, if the run shows nothing: no connection was under way, or the required event did not happen.
+    /// Returns the reason if the run proves nothing: no connection was under way, or the required event did not happen.
     fn emptiness(&self, sequel: Sequel) -> Option<&'static str> {
         let must_take_over = match sequel {
             Sequel::Takeover | Sequel::TakeoverOfSome => !self.baseline,
@@ -200,7 +201,7 @@ impl CrashFindings {
         }
     }
 
-    /// The problem, if connections at work waited longer than the limit, or if their waits were not measured.
+    /// Returns a problem if connections at work waited longer than the limit, or if their waits were not measured.
     pub fn broken_limit(&self) -> Option<String> {
         let is_broken = self.busy_stall.is_none_or(|busy| !busy.kept);
         is_broken.then(|| {
@@ -223,7 +224,7 @@ impl CrashFindings {
         self.integration_ms = spread(&self.durations.integration);
         self.integration_gap_ms = spread(&self.durations.integration_gap);
         self.baseline_gap_ms = spread(&self.durations.baseline_gap).map(|spread| spread.max);
-        // With policy replay, a client waits until its connection's whole input has been repeated.
+        // With policy replay, a client waits until the application has got the connection's whole input again. So no limit applies.
         let is_limited = self.policy != PolicyOption::Replay;
         let busy_stall = BusyStall::of(&self.durations, self.way.rtt_ms.unwrap_or(0.0));
         self.busy_stall = busy_stall.filter(|_| is_limited);

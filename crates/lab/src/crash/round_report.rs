@@ -16,7 +16,7 @@ pub struct RoundReport {
     node: &'static str,
     /// The node's role at the fault: `primary` or `wire`.
     was: &'static str,
-    /// After a primary's fault: connections for which the survivor spoke from then on, as captured.
+    /// Number of connections for which the survivor spoke after a fault of the primary, as captured. 0 after a fault of the wire.
     connections_taken_over: u64,
     stall_ms: Option<Spread>,
     detection_ms: Option<Spread>,
@@ -61,7 +61,7 @@ pub fn add_to(facts: &RunFacts) -> (Vec<RoundReport>, Durations) {
 }
 
 impl RoundReport {
-    /// The problem, if the round shows nothing: the primary failed, but no connection was taken over.
+    /// Returns a problem if the round proves nothing: the primary failed, but no connection was taken over.
     pub fn problem(&self) -> Option<String> {
         (self.was == "primary" && self.connections_taken_over == 0).then(|| {
             format!(

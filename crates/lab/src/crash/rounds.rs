@@ -1,6 +1,6 @@
 //! Injects the same fault repeatedly in one run (`--rounds`). In each round one node fails and the other node goes on alone. Then the node
-//! that failed comes back and becomes the wire, and every connection is protected again. The next round hits the node that then has the
-//! target role of the fault. With policy `replica` the returning server gets the state of the other server, and the clients connect anew.
+//! that failed comes back and becomes the wire, and every connection is protected again. The next fault hits the node that has the fault's
+//! target role by then. With policy `replica` the returning server gets the state of the other server, and the clients connect anew.
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ use crate::run::LabRun;
 
 /// Longest time for which a path must work again before its node returns, if the path failed several times (docs/paths.md, *Damping*).
 const DAMPING_MAX: Duration = Duration::from_secs(32);
-/// Time before each fault in which nothing disturbs the clients. Their waits around the fault and the return are compared with their waits
-/// in this time.
+/// Time before each fault in which nothing disturbs the clients. The clients' waits in this time are compared with their waits around the
+/// fault and the return.
 const QUIET: Duration = Duration::from_millis(1000);
 /// Time for which the survivor works alone.
 const ALONE: Duration = Duration::from_millis(250);

@@ -21,8 +21,8 @@ const MEGABYTES: u32 = 250;
 
 /// Download a file with curl from nginx while the server's power goes off, with and without steadfast.
 ///
-/// The way to the client is 400 Mbit/s with a round trip of 4 ms. Halfway through, the primary's cable is cut and its
-/// processes are killed. Prints the stall in its parts and writes a timeline to look at.
+/// The path to the client has a rate of 400 Mbit/s and a round trip of 4 ms. Halfway through, the primary's cable is cut and its processes
+/// are killed. Prints the stall in its parts and writes a timeline to look at.
 #[derive(Clone, Debug, Args)]
 pub struct DemoOptions {
     /// Directory for the timeline.
@@ -46,7 +46,7 @@ pub struct DemoFindings {
 }
 
 impl DemoOptions {
-    /// The run of a download, without steadfast if `baseline`.
+    /// The options of a run with one download. If `baseline`, the run is without steadfast.
     fn pair(&self, baseline: bool) -> PairOptions {
         PairOptions {
             run: self.run.clone(),
@@ -64,7 +64,7 @@ impl DemoOptions {
 }
 
 impl Lab for DemoOptions {
-    /// Whether the download is without steadfast.
+    /// One of the two downloads: `true` is the download without steadfast.
     type Part = bool;
     type Findings = DemoFindings;
 

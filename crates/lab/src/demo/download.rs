@@ -40,7 +40,7 @@ pub struct DownloadResult {
     pub bytes_expected: u64,
     /// SHA-256 of the received bytes.
     pub sha256: String,
-    /// Whether it is the file's SHA-256.
+    /// Whether this is the SHA-256 of the file on the server.
     pub sha256_match: bool,
     /// curl's error message, if it failed.
     pub error: Option<String>,
@@ -295,7 +295,7 @@ struct DownloadWait {
 }
 
 impl DownloadWait {
-    /// The longest wait that began around the fault.
+    /// The longest wait that began within [`AROUND_NS`] before or after the fault, and ended after the fault.
     fn find(curves: &Curves, fault_ns: u64) -> Option<Self> {
         let pairs = curves.sent.windows(2).map(|pair| Self {
             from_ns: pair[0].at_ns,

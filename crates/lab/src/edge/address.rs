@@ -21,7 +21,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Largest number of strings.
 pub const STRINGS_MAX: usize = 4;
-/// Number of client addresses. There are several because, without an edge, routes spread the flows over the strings by client address.
+/// Number of client addresses. Without edges, routes choose the string by the client address, so several strings need several addresses.
 pub const CLIENTS: usize = 2;
 /// Names of the strings.
 pub const STRING_NAMES: [&str; STRINGS_MAX] = ["a", "b", "c", "d"];

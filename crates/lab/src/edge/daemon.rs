@@ -1,4 +1,5 @@
-//! The daemons of a lane's two edges, used as an operator would: a configuration file, `steadfast edge`, `steadfast status`.
+//! The daemons of a lane's two edges. The lab uses them as an operator does: with a configuration file, `steadfast edge` and `steadfast
+//! status`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -118,7 +119,7 @@ pub struct ReportedString {
     /// When the last failure was declared.
     #[serde(default)]
     pub failed_at_ns: Option<u64>,
-    /// When its flows were moved and its cached packets were sent again.
+    /// When the string's flows had been moved, and its cached packets had been sent again.
     #[serde(default)]
     pub completed_at_ns: Option<u64>,
     /// Entering packets that were sent again.
@@ -127,10 +128,10 @@ pub struct ReportedString {
     /// Leaving packets that were sent again.
     #[serde(default)]
     pub resent_leaving: u64,
-    /// Highest number of bytes in its cache so far.
+    /// Largest number of bytes in the string's cache so far.
     #[serde(default)]
     pub cached_bytes_max: u64,
-    /// Packets that found no room in its cache.
+    /// Packets for which the string's cache had no room.
     #[serde(default)]
     pub cache_lost: u64,
     /// Cap on windows, in bytes.
@@ -168,7 +169,7 @@ impl EdgeSetup {
             ports[side].networks().to_vec(),
             ports[1 - side].networks().to_vec(),
         );
-        // R2 sees packets with the nodes' translated address, which is on R1's side of the cluster.
+        // Nodes with NAT replace the clients' addresses by their own address. For R2, that address is on R1's side of the cluster.
         if side == 1 {
             inside.extend(TRANSLATED.networks());
         }
@@ -410,7 +411,7 @@ impl EdgeDaemons {
         self.wait_up(network)
     }
 
-    /// Makes the daemon of R1 or R2 start its successor from the daemon's path, and waits until the successor has adopted the flows.
+    /// Upgrades the daemon of R1 or R2: SIGUSR2 makes it start the program at its path. Waits until the new program has adopted the flows.
     ///
     /// # Errors
     /// If no successor adopts the flows in time.

@@ -32,13 +32,13 @@ pub enum ClusterFault {
     HeartbeatsOnly,
     /// The cable is pulled and plugged in three times.
     Flap,
-    /// All cables are pulled. Only the second string's cable is plugged in again, after the failover time.
+    /// The cables of all strings are pulled. After the failover time, only the second string's cable is plugged in again.
     Both,
     /// An edge loses its power.
     EdgePowerOff,
     /// The process of an edge is killed, and started again after the failover time.
     EdgeKill,
-    /// The process of an edge makes way for the program at its path.
+    /// The process of an edge is upgraded: it executes the program at its path.
     EdgeUpgrade,
 }
 
@@ -49,11 +49,11 @@ pub struct EdgeFaultTarget<'a> {
     pub daemons: &'a mut [EdgeDaemons],
     /// The edge that is hit by a failure of an edge: R1 (0) or R2 (1).
     pub side: usize,
-    /// The folder of the daemons' files.
+    /// The directory of the daemons' files.
     pub directory: &'a Path,
 }
 
-/// A step of a schedule. The number is that of a string.
+/// A step of a schedule. The number is the index of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FaultStep {
     PowerOff(usize),
@@ -82,8 +82,8 @@ impl ClusterFault {
         matches!(self, Self::EdgePowerOff | Self::EdgeKill | Self::EdgeUpgrade)
     }
 
-    /// All steps, with their times after the failure's beginning. `failover` is the time until a string returns if all strings were cut, or
-    /// until a killed edge starts again.
+    /// Returns all steps, each with its time since the beginning of the failure. `failover` is the time until a string returns if all
+    /// strings were cut, or until a killed edge starts again.
     fn steps(self, strings: usize, failover: Duration) -> Vec<(Duration, FaultStep)> {
         let now = Duration::ZERO;
         match self {

@@ -1,5 +1,6 @@
 //! Nodes that keep state: they translate the clients' addresses, and refuse packets of connections that they do not know. conntrackd tells
-//! each node the other node's connections. A failed node's connections are committed on the other node by the edges' `[failover] command`.
+//! each node the other node's connections. When a node fails, the edges' `[failover] command` commits the failed node's connections to the
+//! other node's kernel.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -22,7 +23,7 @@ const PORT: u16 = 3780;
 /// conntrackd on both nodes.
 pub struct NodeStates {
     _daemons: Vec<LoggedProcess>,
-    /// The command that takes over the first node's connections.
+    /// The command by which the second node takes over the first node's connections.
     pub takeover: Vec<String>,
 }
 
@@ -121,7 +122,7 @@ General {{
     )
 }
 
-/// The command that commits to the kernel of `node` what conntrackd knows of the other node's connections.
+/// Returns the command that commits the other node's connections, as conntrackd knows them, to the kernel of `node`.
 fn takeover(node: &Netns, configuration: &Path) -> Vec<String> {
     let namespace: PathBuf = Netns::path_of(node.name());
     vec![

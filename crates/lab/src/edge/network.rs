@@ -65,7 +65,7 @@ pub struct EdgeTopologyOptions {
     pub lanes: usize,
     /// Place of the cluster between clients and servers.
     pub place: ClusterPlace,
-    /// Round-trip time between clients and servers. Zero: the way is a bridge.
+    /// Round-trip time between clients and servers. Zero: `wan` is a bridge.
     pub rtt: Duration,
     /// Rate and queue of each string. Empty: strings are as fast as the machine.
     pub strings: Vec<StringRate>,
@@ -106,7 +106,7 @@ pub struct EdgeTopology {
     options: EdgeTopologyOptions,
 }
 
-/// The emulators of a network. Dropping them ends them.
+/// The emulators of a network. Dropping this value ends the emulators.
 pub struct EdgeEmulators {
     wan: Emulator,
     strings: Vec<Emulator>,
@@ -295,7 +295,7 @@ impl EdgeTopology {
         Ok(())
     }
 
-    /// Destinations beyond the cluster, seen from `side`.
+    /// Networks on the far side of the cluster, seen from `side`.
     fn far_networks(side: usize) -> Vec<[String; 2]> {
         match side {
             0 => vec![SERVER.networks()],
@@ -357,8 +357,8 @@ impl EdgeTopology {
         commands
     }
 
-    /// Sets up routes for a cluster that has no edge. If `apart`, each client address has a string of its own. If not, all client addresses
-    /// use the first string.
+    /// Sets up routes for a cluster without edges. If `apart`, client address number k uses string k. Otherwise all client addresses use
+    /// the first string.
     ///
     /// # Errors
     /// Names the `ip` command that failed.

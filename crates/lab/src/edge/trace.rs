@@ -20,9 +20,9 @@ use crate::judge::{CapturedSegment, OffsetSet, for_each_segment};
 /// Largest number of violations that are described.
 const DESCRIBED_MAX: usize = 20;
 
-/// Index of a direction: what clients send.
+/// Index of the direction from the clients to the servers.
 pub const TO_SERVER: usize = 0;
-/// Index of a direction: what servers send.
+/// Index of the direction from the servers to the clients.
 pub const TO_CLIENT: usize = 1;
 
 /// All flows of a run.
@@ -30,9 +30,9 @@ pub const TO_CLIENT: usize = 1;
 pub struct EdgeTrace {
     /// The flows, in order of their first SYN.
     pub flows: Vec<TracedFlow>,
-    /// Number of RSTs that came before both FINs, at both ends.
+    /// Number of RSTs that were captured before both FINs, summed over both capture points.
     pub resets: u64,
-    /// Descriptions of what the rules forbid.
+    /// Descriptions of violations of the two rules, and of packets that a capture lacks.
     pub violations: Vec<String>,
     /// Number of ranges whose bytes were compared.
     pub compared: u64,
@@ -58,21 +58,21 @@ pub struct TracedDirection {
     pub sent: Vec<SentRange>,
     /// First arrival of each range at the receiver: start → (end, time).
     first: BTreeMap<u64, (u64, u64)>,
-    /// Everything that has come.
+    /// All positions that have arrived.
     arrived: OffsetSet,
     /// Arrivals of new data or of a new FIN at the receiver: time, and number of new bytes.
     pub news: Vec<(u64, u64)>,
     /// Ranges that came since the receiver last sent something.
     unanswered: Vec<UnansweredRange>,
-    /// Hash of the captured payload of each range that was sent, and of each that came.
+    /// For each range that was sent, and for each range that arrived: the hash of its captured payload.
     contents: [HashMap<(u64, u64), u64>; 2],
-    /// Position after the last byte that was sent, and after the last byte that came.
+    /// Position after the last byte that was sent, and position after the last byte that arrived.
     ends: [u64; 2],
     /// Whether the FIN was seen at the clients, and at the servers.
     fin_seen: [bool; 2],
 }
 
-/// A range that was new when it came, and after which the receiver has sent nothing yet.
+/// A range that was new on its arrival. The receiver has sent nothing since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct UnansweredRange {
     start: u64,
@@ -133,7 +133,7 @@ impl EdgeTrace {
         };
         let is_first = direction == TO_SERVER && segment.syn;
         let known = places.get(&client).copied();
-        // A kernel uses a port again for a later flow.
+        // A client's kernel may use the port again for a later flow.
         let is_of = |&index: &usize| {
             !is_first || self.flows[index].directions[TO_SERVER].initial == Some(segment.seq.0)
         };
@@ -298,7 +298,7 @@ impl TracedDirection {
         })
     }
 
-    /// When the byte at `position` came to the receiver first.
+    /// Time of the first arrival of the byte at `position` at the receiver.
     pub fn arrival(&self, position: u64) -> Option<u64> {
         // A segment that came later may begin before an earlier segment and end after it.
         let mut before = self.first.range(..=position).rev();

@@ -43,7 +43,7 @@ pub struct Passed {
 /// Length of a bin of [`QueueTrace`] and of [`LatenessTrace`].
 const BIN: Duration = Duration::from_millis(10);
 
-/// When the bin of `now` begins, in nanoseconds.
+/// Returns the beginning of the bin that contains `now`, in nanoseconds.
 fn beginning_of_bin(now: Instant) -> u64 {
     let length = BIN.as_nanos() as u64;
     now.as_nanos() / length * length
@@ -187,7 +187,7 @@ impl WanDirection {
     /// # Errors
     /// If a socket fails. An interface that is down is no error.
     pub fn carry(mut self, stop: &AtomicBool) -> Result<Carried> {
-        // The default, 50 µs, would be added to every delay.
+        // The default timer slack of 50 µs would be added to every delay.
         set_timerslack(1).context("PR_SET_TIMERSLACK")?;
         // A real cable does not wait for a CPU.
         linux::process::take_precedence().context("raise the emulator's priority")?;
@@ -228,15 +228,15 @@ impl WanDirection {
         Ok(())
     }
 
-    /// Receives up to [`BATCH`] frames. False if there was none.
+    /// Receives up to [`BATCH`] frames. Returns false if there was none.
     fn take_in(&mut self) -> Result<bool> {
         for count in 0..BATCH {
             let arrived = unless_down(self.from.receive_with_age(&mut self.arrival), None);
             let Some((length, age)) = arrived.context("receive")? else {
                 return Ok(count > 0);
             };
-            // The frame's age is subtracted, because a busy machine delays this thread. `max` keeps the times in order, although different
-            // CPUs read the clock.
+            // A busy machine delays this thread, so subtract the time since the kernel received the frame. `max` keeps the times in order,
+            // although different CPUs read the clock.
             self.came = self.came.max(monotonic() - age);
             let mut frame = self.spare.pop().unwrap_or_default();
             frame.clear();
@@ -297,7 +297,7 @@ impl WanDirection {
     }
 }
 
-/// Turns "the interface is down" into `nothing`: such an interface passes no frames, and the emulator has not failed.
+/// Turns the error ENETDOWN into `nothing`: an interface that is down passes no frames, but that is no failure of the emulator.
 fn unless_down<T>(result: std::io::Result<T>, nothing: T) -> std::io::Result<T> {
     match result {
         Err(error) if error.kind() == std::io::ErrorKind::NetworkDown => Ok(nothing),

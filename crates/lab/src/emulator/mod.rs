@@ -8,7 +8,7 @@
 //!
 //! **Segments.** The emulator carries frames as the hosts send them. A frame may be a TCP segment of up to 64 KB that is not cut into
 //! packets yet, which makes several Gbit/s possible. The rate counts the bytes of the packets into which the segment would be cut. A random
-//! loss would drop the whole segment, which no cable does. So if packets are to be lost, the hosts are told to send single packets.
+//! loss would drop the whole segment, but a cable loses single packets. So if `--loss` is given, the hosts are told to send single packets.
 
 mod direction;
 
@@ -37,7 +37,7 @@ pub struct WanOptions {
     /// Rate in each direction, in Mbit/s; default: as fast as the machine is.
     #[arg(long = "rate", value_name = "MBIT", value_parser = positive)]
     pub rate_mbit: Option<f64>,
-    /// Chance of each packet to be lost, in percent, in each direction.
+    /// Probability that a packet is lost, in percent, in each direction.
     #[arg(long = "loss", value_name = "PERCENT", value_parser = percent)]
     pub loss_percent: Option<f64>,
 }
@@ -145,7 +145,7 @@ impl Emulator {
         let [there, back] = links;
         let ways = [
             (interfaces[1], there, &left, &right, seed),
-            // A different random sequence than that of the first direction.
+            // The two directions must not have the same random sequence.
             (interfaces[0], back, &right, &left, !seed),
         ];
         for (name, link, from, to, seed) in ways {

@@ -94,8 +94,8 @@ pub const FILES: &[ScenarioFile] = files![
 const CAPACITY: (&str, MarkPosition) = ("capacity of the string that is left", MarkPosition::Y(100.0));
 const QUEUE_MAX: (&str, MarkPosition) = ("thesis, with rate control: at most 600", MarkPosition::Y(600.0));
 
-/// All figures: those of the HALR thesis in its order, those for today's hosts, those of the SCTP failover paper, and those of the kernel.
-/// Figures for today's hosts and of the kernel are named after figures of the thesis.
+/// All figures: of the HALR thesis (in the thesis' order), for today's hosts, of the SCTP failover paper, and of the kernel. The figures
+/// `today-N` and `kernel-N` repeat the thesis' figure N.
 pub const FIGURES: &[CatalogueEntry] = &[
     CatalogueEntry {
         name: "halr-7",
@@ -598,8 +598,8 @@ pub const FIGURES: &[CatalogueEntry] = &[
     },
 ];
 
-/// The figures that a name on the command line selects. For `kernel`, each figure of the kernel comes after the same figure of the thesis
-/// and the same figure for today's hosts.
+/// The figures that a name on the command line selects. For `kernel`, the figures of the thesis and for today's hosts with the same number
+/// come before each figure of the kernel.
 pub fn named(name: &str) -> Option<Vec<&'static CatalogueEntry>> {
     let of = |group: &'static str| {
         FIGURES
@@ -635,7 +635,7 @@ pub fn named(name: &str) -> Option<Vec<&'static CatalogueEntry>> {
 }
 
 impl CatalogueEntry {
-    /// Whether the figure's runs are played on the kernel.
+    /// Whether the figure's runs use the kernel instead of the simulator.
     pub fn is_of_the_kernel(&self) -> bool {
         self.name.starts_with("kernel-")
     }

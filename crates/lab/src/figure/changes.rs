@@ -6,11 +6,11 @@ use super::claims::{self, FigureClaimVerdict};
 use super::results::Results;
 use super::{catalogue, work};
 
-/// A change of a scenario: the scenario, a text in its file, the text's replacement, and the claims whose results the change reverses. With
-/// the change, a claim that usually holds does not hold, and a claim that usually differs holds.
+/// A change of a scenario: the scenario's name, a text in its file, the text's replacement, and the claims whose results the change
+/// reverses. After the change, a claim that is expected to hold does not hold, and a claim that is expected to differ holds.
 type ScenarioChange = (&'static str, &'static str, &'static str, &'static [&'static str]);
 
-/// Disables local recovery in runs that use it: the edges' caches have no room for a packet.
+/// Limits the edges' caches to one byte. No packet fits, so local recovery has no effect.
 const NO_MEMORY: &str = "caching_after = 0\nmax_packets = 1\nmax_bytes = 1";
 
 /// Cuts the primary path six times, each time for two timeouts in a row.
@@ -24,10 +24,11 @@ const SHORT: (&str, &str) = (
     "bytes = 500_000\npolicy = \"dormant-hop\"\npaths = [{ delay = 0.025, cuts = [{ from = 1, until = 3000 }] }",
 );
 
-/// An alternate path that measures well while it is idle, and carries little.
+/// An alternate path with a short delay while idle, and with a low rate.
 const NARROW: &str = "{ delay = 0.025, rate_bits_per_s = 20_000 }]";
 
-/// An alternate path that measures well while it is idle, loses nothing when it is used, and carries less than a primary with losses.
+/// An alternate path with a short delay while idle. The path has no losses, but its throughput is lower than that of a primary path with
+/// losses.
 const MODEST: &str = "{ delay = 0.025, rate_bits_per_s = 100_000 }]";
 
 /// Two lists in the files of the scenarios with the longest runs: the failovers and the recovery policies.

@@ -26,7 +26,7 @@ pub struct Panel {
     pub y: Axis,
     /// The series, in the order of drawing.
     pub series: Vec<Series>,
-    /// Numbers of the thesis, and the failovers' stretches of time.
+    /// Marks for numbers of the thesis, and for the time ranges of the failovers.
     pub marks: Vec<Mark>,
 }
 
@@ -77,7 +77,7 @@ pub enum Shape {
     },
 }
 
-/// A number of the thesis, or a stretch of time.
+/// A mark in a panel: a number of the thesis, or a time range.
 #[derive(Clone, Debug)]
 pub struct Mark {
     /// The mark's label.
@@ -91,7 +91,7 @@ pub struct Mark {
 pub enum MarkPosition {
     /// A value of the vertical axis.
     Y(f64),
-    /// A stretch of the horizontal axis.
+    /// A range of the horizontal axis: its lower and its upper end.
     Band(f64, f64),
 }
 
@@ -164,7 +164,7 @@ impl Figure {
 }
 
 impl Axis {
-    /// The category at this place.
+    /// The name of the category at `place`. `None` if there is no category at this place.
     pub fn category(&self, place: f64) -> Option<String> {
         let index = place.round();
         (index >= 0.0).then(|| self.categories.get(index as usize).cloned())?

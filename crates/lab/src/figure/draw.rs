@@ -225,7 +225,7 @@ fn draw_series(plot: &mut Plot, panel: &Panel, series: &Series) -> Result<()> {
     .map_err(drawing)
 }
 
-/// The points within the axes. If several points fall on the same pixel, only the first of them.
+/// The points within the axes, without points that fall on the pixel of an earlier point.
 fn points_apart(panel: &Panel, points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let pixel = |value: f64, axis: &Axis, pixels: i32| {
         ((value - axis.from) / (axis.to - axis.from) * f64::from(pixels)).round() as i64

@@ -1,8 +1,8 @@
 //! Plays a scenario on this machine's kernel: real hosts in network namespaces, `steadfast edge`, and captures at both ends. The results
 //! are of the simulator's types, so the same code draws figures and judges claims.
 //!
-//! Captures show neither how often a sender's timers expired nor its slow start threshold. These results are 0. The number of segments that
-//! short flows sent again is not counted and is also 0.
+//! Captures show neither the number of a sender's timeouts nor its slow start threshold. These results are 0. Retransmitted segments of
+//! short flows are not counted, so their number is also 0.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ const MARGIN: Duration = Duration::from_millis(20);
 /// Checks that this machine can play runs.
 ///
 /// # Errors
-/// Names everything that is missing.
+/// If something is missing. The error names everything that is missing.
 pub fn check_machine() -> Result<()> {
     failover_options(&ClusterScenario::default(), RecoveryPolicy::None).check_machine()
 }
@@ -94,7 +94,7 @@ fn failover_options(cluster: &ClusterScenario, recovery: RecoveryPolicy) -> Edge
         arrivals: cluster.gap.as_millis() as u32,
         long: 0,
         workload: TransferDirection::Upload,
-        // In the thesis the whole cluster is away during the failover. With one string left, new flows would not wait.
+        // In the thesis the whole cluster is down during the failover. If one string still worked, new flows would not wait.
         fault: ClusterFault::Both,
         hit: HitEdge::default(),
         edges: 1,
@@ -170,7 +170,7 @@ fn rate_options(scenario: &RateScenario) -> Result<EdgeRateOptions> {
     })
 }
 
-/// Plays a run in a network of its own. A run that adds to `problems` is an error, because its results show nothing.
+/// Plays a run in a network of its own. If `play` reports problems, the run's results prove nothing, so this function returns an error.
 fn play<T>(
     options: &RunOptions,
     (number, seed): (u32, u64),
@@ -193,9 +193,11 @@ fn play<T>(
 /// Converts a run's captures and queues to the simulator's results.
 struct RateReading<'a> {
     facts: &'a RateFacts,
-    /// Beginning of the run, its fault and the failover's end, in the captures' clock.
+    /// Time of the run's beginning, in nanoseconds of the captures' clock.
     start_ns: u64,
+    /// Time of the fault, by the same clock.
     fault_ns: u64,
+    /// Time of the failover's end, by the same clock.
     completed_ns: u64,
     one_way: Duration,
     /// Bytes of a complete flow.
@@ -292,7 +294,7 @@ impl<'a> RateReading<'a> {
         }
         let start_ns = self.facts.times.start.as_nanos();
         for (string, carried) in self.facts.strings.iter().enumerate() {
-            // In the simulator's results, the string that is left comes first.
+            // In the simulator's results, the surviving string comes first.
             let place = usize::from(string != LEFT);
             for queued in &carried.queue.bins {
                 let index = (queued.at_ns.saturating_sub(start_ns) / BIN_NS) as usize;
@@ -339,7 +341,7 @@ impl<'a> RateReading<'a> {
             let mut got = vec![0; bins.len()];
             self.fill(&mut got, FLOW_BIN_NS, way.news.iter().copied(), |bin| bin);
             let end = self.flow(flow, *waited).result.end;
-            // A flow that was moved waits for its timer first.
+            // A flow that was moved is not active until its sender's retransmission timer expires.
             let again_ns = waited.then(|| flow.next_news(self.completed_ns)).flatten();
             for (number, (bin, got)) in (0..).zip(bins.iter_mut().zip(got)) {
                 let from = Instant::from_nanos(number * FLOW_BIN_NS);
@@ -353,8 +355,8 @@ impl<'a> RateReading<'a> {
         bins
     }
 
-    /// Each bin is `bin_ns` long. `come` has numbers of bytes, each after the time of their arrival in the capture. Adds each number to the
-    /// bin in which the bytes arrived. `counter` returns the sum in a bin.
+    /// Adds numbers of bytes to the bins in which the bytes arrived. Each item of `come` is a time of the captures' clock, and the number
+    /// of bytes that arrived then. Each bin is `bin_ns` long. `counter` returns the counter of a bin.
     fn fill<B>(
         &self,
         bins: &mut [B],

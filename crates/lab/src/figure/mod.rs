@@ -52,7 +52,7 @@ pub struct FigureOptions {
     /// after the same figures of halr and of today). Figures of the kernel need root and a quiet machine, and take about six minutes per
     /// seed.
     name: String,
-    /// Directory for the results; made if it is not there.
+    /// Directory for the results; created if it does not exist.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Seeds per run: 1, 2, …
@@ -106,7 +106,7 @@ pub fn run(options: &FigureOptions) -> Result<LabOutcome> {
 /// Joins shards and draws the figures.
 ///
 /// # Errors
-/// [`WrongUse`] if the shards do not belong together or one is missing. Another error if a file cannot be read or written.
+/// [`WrongUse`] if the shards do not belong together, or if a shard is missing. Another error if a file cannot be read or written.
 pub fn merge(options: &MergeOptions) -> Result<LabOutcome> {
     let started = Instant::now();
     let (manifest, results) = shard::join(&options.directories)?;
@@ -229,7 +229,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(path, bytes).with_context(|| path.display().to_string())
 }
 
-/// Names of the scenarios that `figures` or their claims need, without duplicates.
+/// Names of the scenarios that `figures` or the figures' claims need, without duplicates.
 fn scenario_names(figures: &[&CatalogueEntry]) -> Vec<&'static str> {
     let of = |figure: &&CatalogueEntry| std::iter::once(figure.scenario).chain(figure.also.iter().copied());
     let mut names: Vec<_> = figures.iter().flat_map(of).collect();

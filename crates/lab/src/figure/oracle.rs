@@ -89,7 +89,7 @@ fn of_buffer(tables: [(usize, &'static str); 2], buffer_packets: usize) -> Vec<R
     table.map_or_else(Vec::new, |(_, text)| rows(text))
 }
 
-/// For each tenth of a second: time in seconds, throughput of all flows in Mb/s, dropped packets.
+/// For each tenth of a second: the time in seconds, the throughput of all flows in Mb/s, and the number of dropped packets.
 pub fn bins(buffer_packets: usize) -> Vec<(f64, f64, f64)> {
     let rows = of_buffer(BINS, buffer_packets);
     let columns = ["time_s", "goodput_mbps_total", "drops_string1"];
@@ -98,7 +98,7 @@ pub fn bins(buffer_packets: usize) -> Vec<(f64, f64, f64)> {
         .collect()
 }
 
-/// Samples of R1's queue: time in seconds, waiting packets.
+/// Samples of R1's queue: the time in seconds, and the number of waiting packets.
 pub fn queue(buffer_packets: usize) -> Vec<(f64, f64)> {
     let rows = of_buffer(QUEUES, buffer_packets);
     rows.iter()
@@ -106,7 +106,7 @@ pub fn queue(buffer_packets: usize) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// The values in `column` of the runs with jittered arrivals and this buffer.
+/// The values in `column`, one for each run with jittered arrivals and this buffer.
 pub fn jittered(buffer_packets: usize, column: &str) -> Vec<f64> {
     let case = format!("Reno_b{buffer_packets}_w64_r");
     let rows = rows(JITTERED).into_iter();

@@ -64,7 +64,7 @@ impl Colour {
     }
 }
 
-/// A style sheet that outlines text, and replaces the light colours with the dark ones for readers with a dark theme.
+/// A style sheet that outlines text. For readers with a dark theme, it replaces the light colours with the dark colours.
 pub fn style() -> String {
     let mut style =
         String::from("text{paint-order:stroke;stroke:#ffffff;stroke-width:10;stroke-linejoin:round}");

@@ -67,8 +67,8 @@ impl<'t> FieldSpans<'t> {
         1 + before.iter().filter(|byte| **byte == b'\n').count()
     }
 
-    /// Path of the innermost field that contains the byte at offset `byte`. If the text is not valid TOML, the key on that byte's line.
-    /// Empty if there is no such field or key.
+    /// Path of the innermost field that contains the byte at offset `byte`. If the text is not valid TOML, the text before the first `=` on
+    /// that byte's line. Empty if there is no such field or text.
     pub fn field_at(&self, byte: usize) -> String {
         if !self.is_toml {
             let line = self.text.lines().nth(self.line_at(byte) - 1);
@@ -86,8 +86,8 @@ impl<'t> FieldSpans<'t> {
         innermost.map(|(path, _)| path.clone()).unwrap_or_default()
     }
 
-    /// Number of the line with the key of the field at `path`. If the text lacks this field, the line of the innermost table of `path` that
-    /// the text has, or line 1 if it has none.
+    /// Number of the line with the key of the field at `path`. If the text lacks this field, the line of the field's innermost enclosing
+    /// table that the text contains. If the text contains no such table, line 1.
     pub fn line_of(&self, path: &str) -> usize {
         let mut path = path;
         loop {

@@ -7,7 +7,7 @@ use sim::scenario::rate::RateScenario;
 
 use crate::edge::rate::StringRatio;
 
-/// The condition for a scenario with `kernel = true`.
+/// The condition that a scenario with `kernel = true` must meet, as text for errors.
 pub const LIMITS: &str = "the kernel plays Linux's TCP and the edge's own rate control (the values of scenarios/kernel-*.toml), without \
                           random losses, with default arrivals, and over strings of which one has 1, 1/2 or 1/4 of the failed one's rate";
 

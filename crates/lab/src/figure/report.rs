@@ -47,7 +47,8 @@ pub fn print(judged: &[Judged]) {
     }
 }
 
-/// Number of claims per verdict. One line for each origin of claims (the thesis or the paper, or us) and each kind of evidence.
+/// Lines with the number of claims per verdict. There is one line for each pair of origin (the thesis and the paper, or ourselves) and kind
+/// of evidence.
 fn counts(judged: &[Judged]) -> Vec<String> {
     let mut lines = Vec::new();
     for (is_of_thesis, whose) in [(true, "claims of the thesis"), (false, "claims of ours")] {
@@ -99,14 +100,14 @@ th,td{text-align:left;vertical-align:top;padding:.35rem .6rem;border-bottom:1px 
 .holds{color:#3fb950}.differs{color:#d29922}.surprising{color:#ff7b72}.not-run{color:#9198a1}a{color:#58a6ff}}";
 
 const OF_THESIS: &str = "<p>Figures of the thesis on <em>High Availability cluster with Local Recovery</em>, drawn from \
-our simulator and our reading of its models. Dashed marks are what the thesis states, grey bands are failovers; rings \
-and grey lines are what ns-2.35 gave for plain TCP. A verdict says whether a sentence of the thesis \
-holds here; where it does not, why.</p>\n";
+our simulator and our reading of its models. Dashed marks are values that the thesis states, and grey bands are failovers. Rings \
+and grey lines are results of ns-2.35 for plain TCP. A verdict says whether a sentence of the thesis \
+holds here, and if not, why.</p>\n";
 
 const OF_OURS: &str = "<p>Figures whose names begin with <em>today</em> and <em>unequal</em> are ours: the thesis' networks, but with hosts \
-of today (CUBIC, RACK, tail loss probes, Linux's constants), or with unequal strings, the slower of which is left. The \
-thesis says nothing of them, and ns-2 and the models know no such hosts. Their claims were written after these runs, \
-so a verdict says only that a run finds them again.</p>\n";
+of today (CUBIC, RACK, tail loss probes, Linux's constants), or with unequal strings, of which the faster one fails. The \
+thesis does not cover these cases, and neither ns-2 nor the models have such hosts. We wrote their claims after these runs, \
+so a verdict says only whether a new run confirms them.</p>\n";
 
 const OF_KERNEL: &str = "<p>Figures whose names begin with <em>kernel</em> were played on a Linux kernel: hosts, nodes and the two edges in \
 network namespaces, with <em>steadfast edge</em>, delay and rate by the lab's link program, and all numbers from captures. Beside each are \

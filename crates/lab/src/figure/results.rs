@@ -61,7 +61,7 @@ pub struct StringsSummary {
     pub queue_max: f64,
     /// Mean length of R1's queue to the surviving string, in packets.
     pub queue_mean: f64,
-    /// Number of surges, that is, of groups of drops at R1 ([`SURGE_GAP_S`]).
+    /// Number of surges. A surge is a group of drops at R1 without a pause longer than [`SURGE_GAP_S`].
     pub surges: f64,
     /// Number of packets that R1 dropped.
     pub dropped: f64,
@@ -77,11 +77,11 @@ pub struct StringsSummary {
     pub longest_late_s: f64,
     /// Mean completion time of all flows, in seconds. Infinite if one of them did not complete.
     pub mean_completion_s: f64,
-    /// Fraction of the half seconds of active flows in which a flow got less than half of an equal share. The first value is that of the
-    /// flows that began before the failover ended, the second that of later flows. Only half seconds after the failover count.
+    /// Fraction of the half seconds of active flows in which a flow got less than half of an equal share. The first value is for flows that
+    /// began before the failover ended, the second value for later flows. Only half seconds after the failover count.
     pub starved: [f64; 2],
-    /// Number of segments that flows sent again before R1 dropped a packet in the evaluated time. Counts only flows that were not on the
-    /// failed string, and that were complete after the failover's end, but before that drop.
+    /// Number of segments that flows retransmitted without need. Counts only flows that were not on the failed string, and that completed
+    /// between the failover's end and R1's first drop in the evaluated time.
     pub false_retransmissions: f64,
 }
 

@@ -53,7 +53,7 @@ pub struct StringsRun {
     pub seed: u64,
 }
 
-/// The most that an edge's local recovery remembered at one time. Bytes count from the IP header on.
+/// Largest contents of an edge's cache for local recovery at one time. Bytes count from the IP header on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct MemoryRow {
@@ -169,7 +169,7 @@ pub struct SharedPathsRow {
     pub delivered_bytes: u64,
 }
 
-/// How evenly flows shared the string in half a second. Only flows that were active all this time count.
+/// How evenly flows shared the string in half a second. Only flows that were active throughout this half second count.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct FairnessRow {
@@ -244,10 +244,10 @@ impl Rows {
         write(directory, scenario, "shared-paths", &self.shared_paths)
     }
 
-    /// Reads what [`Rows::write`] wrote. A table without a file is empty.
+    /// Reads the tables that [`Rows::write`] wrote. A table without a file is empty.
     ///
     /// # Errors
-    /// Names the file that is not such a table.
+    /// If a file is not such a table. The error names the file.
     pub fn read(directory: &Path, scenario: &str) -> Result<Self> {
         Ok(Self {
             flows: read(directory, scenario, "flows")?,

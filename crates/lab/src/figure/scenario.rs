@@ -42,7 +42,7 @@ pub struct FlowSweep {
     pub variants: Vec<TcpVariant>,
     /// Durations of the failover.
     pub failovers: Vec<ScenarioSeconds>,
-    /// Packets that the edge remembers, one policy per run.
+    /// Policies that select the packets that the edge remembers, one policy per run.
     pub recoveries: Vec<RecoveryPolicy>,
     /// Time between two samples of the congestion windows. `None`: there are no samples.
     #[serde(default)]
@@ -64,7 +64,8 @@ impl FlowSweep {
         arrival_s + (to_r2 + back_to_r1).as_secs_f64() < cluster.failover_at.as_secs_f64()
     }
 
-    /// Time in seconds from when a segment passes the cluster until its answer passes the cluster. The models call it the answer's delay.
+    /// Time in seconds between a segment's passage through the cluster and its answer's passage. The models call this time the answer's
+    /// delay.
     pub fn answer_s(&self) -> f64 {
         2.0 * (self.cluster.destination_delay + self.cluster.cluster_delay).as_secs_f64()
     }
@@ -84,7 +85,7 @@ impl FlowSweep {
 pub struct StringSweep {
     /// Sizes of R1's buffer before each string, in packets, including the packet that is being sent.
     pub buffers: Vec<usize>,
-    /// Whether the edge controls the rate.
+    /// Whether the edge controls the rate, one value per run.
     pub rate_control: Vec<bool>,
     /// Number of flows that are shown individually.
     pub sampled: usize,
@@ -229,7 +230,7 @@ fn impossible(field: impl Into<String>, what: impl Into<String>) -> Impossible {
     }
 }
 
-/// Checks that the top level of a file is exactly one known table. Returns the fault otherwise.
+/// Checks that the top level of a file is exactly one known table. Returns the error otherwise.
 fn misplaced(tables: &[&str]) -> Option<Impossible> {
     const KINDS: [&str; 5] = ["flows", "strings", "paths", "shared-paths", "unused-flow-time"];
     let unknown = tables.iter().find(|table| !KINDS.contains(table));
@@ -259,7 +260,7 @@ fn must(holds: bool, field: &str, what: &str) -> Result<(), Impossible> {
 const NOT_EMPTY: &str = "must not be empty";
 const POSITIVE: &str = "must be positive";
 
-/// Turns the simulator's error about `table` into a fault. The error's message begins with the field's name.
+/// Converts the simulator's error about `table`. The error's message begins with the field's name.
 fn in_table(table: &str, error: &InvalidScenario) -> Impossible {
     let message = error.to_string();
     let (field, what) = message.split_once(' ').unwrap_or(("", &message));

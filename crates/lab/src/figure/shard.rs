@@ -21,12 +21,12 @@ pub struct Shard {
     count: usize,
 }
 
-/// The request that led to the runs. Parts belong together if their manifests differ in `shard` only.
+/// The options of the command that made the runs. Parts belong together if their manifests differ in `shard` only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The figures' name on the command line.
     pub name: String,
-    /// Seeds per run.
+    /// Number of seeds with which each run is repeated.
     pub seeds: u64,
     /// The part. `None` is the whole sweep.
     pub shard: Option<Shard>,
@@ -132,7 +132,7 @@ fn parts_at(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(parts)
 }
 
-/// The manifest of the whole sweep, after a check that the parts are complete.
+/// Checks that the parts are complete, and returns the manifest of the whole sweep.
 fn complete(parts: &[(Manifest, PathBuf)]) -> Result<Manifest, WrongUse> {
     let whole = |manifest: &Manifest| Manifest {
         shard: None,

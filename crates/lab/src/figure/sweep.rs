@@ -530,8 +530,8 @@ impl SweepRun {
     }
 }
 
-/// For each flow: the number of half seconds, from the failover's end on, throughout which the flow was active, and the number of these
-/// half seconds in which the flow got less than half of an equal share of the bytes of all active flows.
+/// For each flow, two numbers of half seconds after the failover's end. The first number counts the half seconds throughout which the flow
+/// was active. The second number counts those in which the flow also got less than half of an equal share of the bytes of all active flows.
 fn starved_bins(rate: &RateScenario, result: &RateResult) -> Vec<(u32, u32)> {
     let over_s = (rate.failure_at + rate.failover).as_secs_f64();
     let mut counts = vec![(0, 0); result.flows.len()];
@@ -551,7 +551,7 @@ fn starved_bins(rate: &RateScenario, result: &RateResult) -> Vec<(u32, u32)> {
     counts
 }
 
-/// Indices of `count` of the `flows` flows, evenly spaced. They alternate between the two strings.
+/// Indices of `count` flows, evenly spaced among all `flows` flows. The selected flows alternate between the two strings.
 fn sample(flows: usize, count: usize) -> impl Iterator<Item = usize> {
     let even = move |index: usize| (index * flows / count) / 2 * 2;
     (0..count).map(move |index| (even(index) + index % 2).min(flows - 1))

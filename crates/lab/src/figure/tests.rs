@@ -28,7 +28,7 @@ fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// A small scenario of two strings and at most 6 s. It gives rows of every kind that a scenario with strings has.
+/// A small scenario of two strings and at most 6 s. Its runs give all kinds of rows that a scenario with strings can have.
 const SMALL: &str = r#"
 [strings]
 buffers = [40]
@@ -337,7 +337,8 @@ pub fn simulated(name: &str, text: &str) -> FigureScenario {
     FigureScenario::parse(Path::new(name), &text).unwrap()
 }
 
-/// A scenario of SCTP with fewer transfers. The informed policy alone is judged at more than a thousand points.
+/// Reduces the number of transfers in a scenario of SCTP. Otherwise, the informed policy alone would be judged at more than a thousand
+/// points.
 fn thinned(name: &str, text: &str) -> String {
     let mut thin = String::new();
     let is_informed = name.starts_with("caro-informed");

@@ -25,7 +25,7 @@ pub struct TraceOptions {
     /// A scenario file, or the name of a figure to use that figure's scenario.
     #[arg(value_name = "SCENARIO")]
     scenario: String,
-    /// Directory for the results; made if it is not there. Each run has a directory of its own below it.
+    /// Directory for the results; created if it does not exist. Each run has a subdirectory of its own.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Only this format; may be given several times. Default: all formats.
@@ -259,7 +259,7 @@ fn row(event: &TraceEvent) -> [String; COLUMNS.len()] {
 
 /// The event's packet and the name of its capture. A host's capture contains the packets of both directions. A switch's capture contains
 /// the packets that the switch sends, including packets that an edge resends. So each packet is captured once per device. A packet that is
-/// lost on the link was sent and is captured. A packet that a full queue or a failed link drops was not sent.
+/// lost on the link was sent and is captured. A packet that a full queue or a failed link drops was not sent and is not captured.
 fn captured(event: &TraceEvent) -> Option<(&'static str, &FlowPacket)> {
     match (&event.what, event.place) {
         (Happening::Sent(packet, "" | "lost" | "twice"), place) => Some((file_name(place), packet)),

@@ -49,7 +49,7 @@ pub fn results(
     Ok(results)
 }
 
-/// Prints the progress if there is no terminal for a bar: one line per twentieth of the runs.
+/// Prints a progress line after each twentieth of the runs. Used if there is no terminal for a progress bar.
 fn tell(done: u64, all: u64, elapsed: Duration) {
     let part = |done: u64| done * 20 / all.max(1);
     if part(done) != part(done.saturating_sub(1)) {

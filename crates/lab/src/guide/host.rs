@@ -1,8 +1,7 @@
 //! A host with systemd, in one of the lab's network namespaces.
 //!
-//! systemd-nspawn boots the host. The host sees this machine's files through an overlay file system. Everything that the host
-//! writes goes to a layer in memory above these files. The layer is removed when the host ends. The host starts no services but systemd's
-//! own.
+//! systemd-nspawn boots the host. The host sees this machine's files through an overlay file system. Everything that the host writes goes
+//! to a layer in memory above these files. The layer is removed when the host ends. The host starts only systemd's own services.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,13 +43,13 @@ exec systemd-nspawn --quiet --register=no --keep-unit --link-journal=no --consol
 pub struct SystemdHost {
     namespace: Netns,
     _boot: LoggedProcess,
-    /// This machine's process id of the host's first process.
+    /// Process id, on this machine, of the host's first process.
     init: Pid,
 }
 
 impl SystemdHost {
-    /// Boots the host `name` in `namespace`. Puts the layer of the host's files and the log of the boot into `directory` of
-    /// this machine.
+    /// Boots the host `name` in `namespace`. Stores the layer with the host's files, and the log of the boot, in `directory` on this
+    /// machine.
     ///
     /// # Errors
     /// If the host does not boot in time.

@@ -23,7 +23,7 @@ use crate::process::LoggedProcess;
 use crate::run::{LabOutcome, WrongUse, conclude, in_memory, missing_programs, require_nothing};
 use crate::teardown::Teardown;
 
-/// Execute a guide exactly as it is written: run its commands on two hosts with systemd, and do what it asks a person to do.
+/// Execute a guide exactly as it is written: run its commands on two hosts with systemd, and perform its manual steps.
 ///
 /// The hosts see this machine's files. Their changes go into a layer above these files. The layer is removed when the run ends, so nothing
 /// is installed or changed here. Commands on the hosts begin in the current directory, which must be a copy of this repository.
@@ -39,7 +39,7 @@ pub struct GuideOptions {
 
 /// Time that commands in the background get before the guide goes on.
 const HEAD_START: Duration = Duration::from_secs(1);
-/// Longest time for commands in the background.
+/// Time limit for commands in the background.
 const BACKGROUND_LIMIT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Serialize)]
@@ -91,7 +91,7 @@ fn check_machine() -> Result<()> {
     require_nothing(missing)
 }
 
-/// The hosts, and what runs on them.
+/// The network, the hosts with systemd, and the commands in the background.
 struct GuideTestbed {
     network: GuideNetwork,
     machines: [SystemdHost; 2],

@@ -155,7 +155,7 @@ fn add_host(run: &str, role: &str, teardown: &Teardown) -> Result<Netns> {
     Ok(host)
 }
 
-/// Makes each namespace a cable: adds a bridge between its two ports.
+/// Turns each of the namespaces `boxes` into a cable, with a bridge between the namespace's two ports.
 fn controls(boxes: &[Netns]) -> Result<Vec<GuideCable>> {
     let control = |between: &Netns| -> Result<_> {
         batch(Some(between.name()), &bridge_commands("cable", &ENDS))?;

@@ -25,7 +25,7 @@ pub enum GuideAction {
     Wait { other: usize },
     /// Pulls a cable, or plugs it in.
     Cable { cable: usize, plugged: bool },
-    /// Copies a folder from one host with systemd to the other one.
+    /// Copies a folder from one host with systemd to the other host with systemd.
     Copy { from: usize, folder: String },
 }
 
@@ -103,7 +103,7 @@ fn commands(
     }
 }
 
-/// The action of a comment. `None` if it is not known.
+/// The action that a comment demands. `None` if the action is unknown.
 fn by_hand(topology: &GuideTopology, words: &[&str]) -> Option<GuideAction> {
     match *words {
         ["wait", host] => Some(GuideAction::Wait {

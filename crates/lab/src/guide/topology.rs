@@ -5,7 +5,7 @@
 pub struct GuideTopology {
     /// Its name in a guide.
     pub name: &'static str,
-    /// The hosts on which the guide installs something. They have systemd. `both` in a guide means these.
+    /// The hosts on which the guide installs something. They have systemd. In a guide, `both` means these two hosts.
     pub machines: [&'static str; 2],
     /// All other hosts. They only run commands.
     pub others: &'static [&'static str],

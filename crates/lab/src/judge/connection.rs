@@ -17,7 +17,7 @@ pub struct JudgedConnection {
     pub has_beginning: bool,
     to_service: JudgedStream,
     to_client: JudgedStream,
-    /// Whether each node has seen the SYN.
+    /// For each node: whether the node's capture has shown the client's SYN.
     syn_seen: [bool; 2],
     /// The expected wire at the time of the connection's last packet. Packets at times without a wire do not change this field.
     wire: Option<Met>,
@@ -31,7 +31,7 @@ pub struct JudgedConnection {
     pub not_captured: u64,
 }
 
-/// An expected wire, as it was at one of a connection's packets.
+/// The state of an expected wire at the time of one of the connection's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Met {
     /// The wire's place in the list of expected wires.
@@ -135,10 +135,10 @@ impl JudgedConnection {
         packet.syn && !packet.has_ack && self.to_service.first != Some(packet.seq + 1)
     }
 
-    /// Returns the position of `packet`. Learns the beginnings of the streams from it.
+    /// Returns the position of `packet`. Learns the beginnings of the streams from `packet`.
     ///
     /// # Errors
-    /// The packet is too far from what was sent before.
+    /// If the initial sequence number differs from an earlier one, or the packet is too far from the bytes sent before.
     pub fn locate(&mut self, packet: &CapturedSegment, toward_client: bool) -> Result<SegmentRange, Breach> {
         let has_beginning = self.has_beginning;
         let (own, other) = self.streams(toward_client);
@@ -244,7 +244,7 @@ impl JudgedConnection {
         self.contents.compared
     }
 
-    /// Checks a segment of the service, seen at the router or the client, against the commit rules. Returns the broken ones.
+    /// Checks a segment of the service, seen at the router or the client, against the commit rules. Returns the breaches.
     pub fn check_commits(
         &mut self,
         packet: &CapturedSegment,
@@ -263,9 +263,10 @@ impl JudgedConnection {
         breaches
     }
 
-    /// Records that the connection's wire at `at_ns` is the expected `wire` with this number. What came before is not judged by the
-    /// commit rules: a new wire counts as having seen all data that was shown before `at_ns`, and all of the client's data that the other
-    /// node received before. The same holds for the client's data when the client's packets begin to go through the wire.
+    /// Records that the expected `wire`, with the index `number`, is the connection's wire at `at_ns`. The commit rules do not apply to
+    /// earlier packets. So a new wire counts as having seen all data that was shown before `at_ns`, and all of the client's data that the
+    /// other node received before. When the client's packets begin to go through the wire, the client's earlier data counts as seen in the
+    /// same way.
     pub fn meet_wire(&mut self, number: usize, wire: WireSpan, at_ns: u64) {
         let hears = at_ns >= wire.hears_from_ns;
         let met = Met { number, hears };

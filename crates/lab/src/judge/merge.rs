@@ -16,7 +16,7 @@ pub struct Merge {
     sources: Vec<CaptureSource>,
 }
 
-/// One capture. Its packets may not be in order of time, because two processors may have written them.
+/// One capture. Its packets may be out of order, because two processors may have written them.
 struct CaptureSource {
     reader: PcapReader,
     service: SocketAddr,
@@ -154,7 +154,7 @@ impl PartialEq for Upcoming {
 
 impl Eq for Upcoming {}
 
-/// Calls back for every segment of `service` in one capture, in order of time. Used for drawing.
+/// Calls `take` with every segment of `service` in one capture, in order of time. The segments are used for drawing.
 ///
 /// # Errors
 /// As [`Merge::next_packet`].

@@ -14,13 +14,13 @@
 //! * **no-reset**: the client neither gets nor sends a RST. RSTs are counted for each direction and are not in the list of
 //!   violations. A RST is exempt after each end has acknowledged the other's FIN: any server answers a late segment with a RST, and
 //!   nothing can be lost any more.
-//! * **no-early-fin**: no FIN reaches the client before the client has sent its own FIN (if clients close first).
+//! * **no-early-fin**: no FIN reaches the client before the client has sent its own FIN (checked only if clients must close first).
 //! * **input-commit**: when an acknowledgement is shown, every byte (and the FIN) below it is earlier in the wire's capture.
 //! * **output-commit**: when data (or a FIN) is shown, every byte of it is earlier in the wire's capture. The bytes came from the
 //!   primary, or the wire itself sent them. Mode `prs` only.
 //! * **open-commit**: when a SYN-ACK is shown, the SYN is earlier in the wire's capture.
-//! * **through-wire**: while there is a wire, segments reach the router from the wire's Ethernet address (in mode `pr`, only SYN-ACKs
-//!   must). At any time, they come from the Ethernet address of one of the nodes.
+//! * **through-wire**: while there is a wire, segments reach the router from the wire's Ethernet address (mode `pr` requires this only of
+//!   SYN-ACKs). At any time, they come from the Ethernet address of one of the nodes.
 //! * **one-voice**: the origin ([`voice`]) of the shown segments changes at most once for each expected role change, and not before that
 //!   role change. So after the survivor's first own segment, no segment of the other node is shown. If only some connections change their
 //!   node, the rule applies to each connection separately.
@@ -28,7 +28,7 @@
 //!   compared, and only the last [`CONTENTS_MAX`] bytes are remembered.
 //! * **one-sequence**: there is one initial sequence number, and no segment is 2³⁰ or more away from the bytes sent so far.
 //! * **keeps-acknowledged**: acknowledged bytes are not asked for again. The acknowledgement number never falls below a number that was
-//!   shown at the same point [`Highest::OVERTAKING_NS`] or longer ago. (A lower number within that time is a segment that was
+//!   shown at the same point [`Highest::OVERTAKING_NS`] or longer ago. (A lower number within that time belongs to a segment that was
 //!   overtaken on its way.)
 //! * **keeps-time**: timestamps do not go back, with the same tolerance for overtaken segments (RFC 7323 §5, PAWS: the client would drop
 //!   segments whose timestamps go back).

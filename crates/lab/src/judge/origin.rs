@@ -71,7 +71,7 @@ struct Identity {
 const RELEASE_NS_MAX: u64 = 1_000_000_000;
 
 impl OriginTracker {
-    /// Follows the nodes and the service of `expected`.
+    /// Creates a tracker for the nodes and the service of `expected`.
     pub fn new(expected: &Expectations) -> Self {
         Self {
             macs: expected.macs,

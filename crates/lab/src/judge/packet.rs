@@ -57,7 +57,7 @@ pub struct CapturedSegment {
 pub struct Unreadable;
 
 impl CapturedSegment {
-    /// Whether the segment only acknowledges.
+    /// Whether the segment is a pure acknowledgement: ACK without data, FIN, SYN or RST.
     pub fn is_empty_acknowledgement(&self) -> bool {
         self.has_ack && self.payload_len == 0 && !(self.fin || self.syn || self.rst)
     }
@@ -253,7 +253,7 @@ mod tests {
         };
         let packet = CapturedSegment::read(&record).unwrap().unwrap();
         assert_eq!((packet.window_scale, packet.timestamps), (Some(7), Some((5, 6))));
-        // An option that is cut off, or shorter than its own head, ends the options.
+        // An option that is cut off, or whose length is below 2, ends the list of options.
         for end in [[254, 9, 0, 0], [254, 1, 0, 0]] {
             let mut packet = CapturedSegment {
                 window_scale: None,

@@ -1,8 +1,9 @@
 //! Reads and writes capture files in the classic pcap format. The reader reads packet by packet, in bounded memory.
 //! It does not trust any number in the file.
 //!
-//! Two crates read this format, but neither serves here. pcap-parser (0.17) drops the reason of an I/O error and does not say where a file
-//! is cut off. The stable release of pcap-file (2.0) does not say that either, and 3.0 has only release candidates.
+//! Two crates read this format, but neither is suitable here. pcap-parser (0.17) drops the reason of an I/O error and does not say where a
+//! file is cut off. The stable release of pcap-file (2.0) does not say where a file is cut off either, and version 3.0 exists only as
+//! release candidates.
 //!
 //! Format: <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcap-04.html>.
 
@@ -109,7 +110,7 @@ impl PcapReader {
 }
 
 impl<R: BufRead> PcapReader<R> {
-    /// Reads the file header from `input`; `path` is for messages.
+    /// Reads the file header from `input`. `path` is the file's name in errors.
     ///
     /// # Errors
     /// Names the file and what is wrong.

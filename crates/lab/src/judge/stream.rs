@@ -57,7 +57,7 @@ impl OffsetSet {
     }
 }
 
-/// A difference between bytes and those seen before at the same offsets.
+/// The first difference between new bytes and the bytes seen before at the same offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Differs {
     /// The first offset that differs.
@@ -79,8 +79,8 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// Compares `bytes` at `offset` with the bytes seen before at the same offsets. Remembers the bytes at new offsets. While more
-    /// than `size_max` bytes are remembered, forgets those with the lowest offsets.
+    /// Compares `bytes` at `offset` with the bytes seen before at the same offsets. Remembers the bytes at new offsets. While more than
+    /// `size_max` bytes are remembered, forgets the bytes with the lowest offsets. Returns the first difference, if there is one.
     pub fn add(&mut self, offset: u64, bytes: &[u8], size_max: usize) -> Option<Differs> {
         let end = offset + bytes.len() as u64;
         let mut fresh = Vec::new();

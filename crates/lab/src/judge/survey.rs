@@ -75,14 +75,14 @@ pub enum NodeChange {
     },
 }
 
-/// Longest time, in nanoseconds, from the first segment that a returning node forwards to the node's announcement of the VIP. In
-/// between, each agent sends a message and may have to wait for a CPU.
+/// Longest time, in nanoseconds, between a returning node's first forwarded segment and the node's announcement of the VIP. In this time,
+/// each agent sends a message and may have to wait for a CPU.
 const SETTLING_NS: u64 = 200_000_000;
 /// Silence, in nanoseconds, after which a node no longer speaks.
 const SILENCE_NS: u64 = 100_000_000;
 
 impl Survey {
-    /// Surveys `captures`. Uses only the service, the clients and the Ethernet addresses of `expected`.
+    /// Surveys `captures`. Uses only the service, the clients, the Ethernet addresses and `may_slow` of `expected`.
     ///
     /// # Errors
     /// If a file cannot be read, is cut off or garbled, or if the clock was set while the file was written.

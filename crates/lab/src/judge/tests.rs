@@ -36,7 +36,7 @@ const START_NS: u64 = 1_700_000_000_000_000_000;
 
 const MS: u64 = 1_000_000;
 
-/// Time of a packet from one capture point to the next, in nanoseconds.
+/// Travel time of a packet from one capture point to the next, in nanoseconds.
 const HOP_NS: u64 = 1_000;
 
 /// The way of one packet: each capture point that it passes, with the packet's Ethernet source and destination at that point.

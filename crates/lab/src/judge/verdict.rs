@@ -15,7 +15,7 @@ use crate::capture::Point;
 pub struct Expectations {
     /// The service: VIP and port.
     pub service: SocketAddr,
-    /// Only connections from these addresses are judged. If empty, all are.
+    /// Only connections from these addresses are judged. If the list is empty, all connections are judged.
     pub clients: Vec<IpAddr>,
     /// The nodes' Ethernet addresses: node a, node b.
     pub macs: [[u8; 6]; 2],
@@ -25,9 +25,9 @@ pub struct Expectations {
     pub mode: CommitMode,
     /// The wires, in order of time. If empty, as without Steadfast, the service promises nothing.
     pub wires: Vec<WireSpan>,
-    /// Times from which another node may begin to speak: faults and handovers, in order. Each allows one change.
+    /// Times from which another node may begin to speak: faults and handovers, in order. Each time allows one change of the speaking node.
     pub role_changes_ns: Vec<u64>,
-    /// Whether a change concerns the whole service or single connections.
+    /// Whether such a change concerns the whole service or single connections.
     pub speaking: Speaking,
     /// The end that may close connections first.
     pub closing: Closing,
@@ -49,7 +49,7 @@ pub enum CommitMode {
     Immediate,
 }
 
-/// A span of time in which one node logs before it releases.
+/// A span of time in which one node is the wire: the node logs each packet before it releases the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireSpan {
     /// 0: node a, 1: node b.
@@ -68,7 +68,7 @@ pub struct WireSpan {
 pub enum Speaking {
     /// The service: one node speaks for all its connections.
     ForAll,
-    /// Each connection: a node may go on with some of them while the other goes on with the rest.
+    /// Each connection: one node may continue some connections while the other node continues the rest.
     ForEachConnection,
 }
 

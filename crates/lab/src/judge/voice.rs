@@ -31,7 +31,7 @@ const ON_THE_WAY_NS: u64 = 1_000_000_000;
 struct Speaker {
     node: usize,
     /// Number of role changes before this node began to speak. The other node may speak only after a further role change. If no node spoke
-    /// before, role changes of the last second do not count: the segment may have been sent before them.
+    /// before, role changes in the last second are not included: the node's first segment may have been sent before them.
     role_changes_used: usize,
 }
 
@@ -55,7 +55,7 @@ pub enum Improper {
 }
 
 impl VoiceTracker {
-    /// Follows the nodes and the service of `expected`.
+    /// Creates a tracker for the nodes and the service of `expected`.
     pub fn new(expected: &Expectations) -> Self {
         Self {
             origins: OriginTracker::new(expected),

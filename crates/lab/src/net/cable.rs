@@ -20,7 +20,7 @@ impl<'a> CableEnd<'a> {
         Self { namespace, port, mac }
     }
 
-    /// The same with the MAC address of `endpoint`.
+    /// The same end, with the MAC address of `endpoint`.
     pub fn with_mac(self, endpoint: &InterfaceAddresses) -> Self {
         let mac = Some(endpoint.mac_text());
         Self { mac, ..self }

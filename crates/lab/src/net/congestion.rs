@@ -1,8 +1,8 @@
 //! The congestion control of the lab's hosts. It is cubic unless a lab asks for another one.
 //!
 //! The machine's default may be bbr, which paces by itself and would blur the effect of a takeover on a stream. A network namespace other
-//! than the machine's initial one may only choose an algorithm from the machine's list of allowed algorithms. So [`choose`] adds the
-//! algorithm to that list for a moment.
+//! than the machine's initial one may only choose an algorithm from the machine's list of allowed algorithms. So [`choose`] temporarily
+//! adds the algorithm to that list.
 
 use std::fs::{self, File};
 

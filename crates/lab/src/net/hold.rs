@@ -1,4 +1,4 @@
-//! `steadfast-lab network`: only the lab's network, for experiments by hand.
+//! `steadfast-lab network`: sets up only the lab's network, for manual experiments.
 
 use std::io::Write;
 

@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::ip::IpError;
 use crate::teardown::TeardownError;
 
-/// A step of building the network that failed.
+/// An error while the network is built.
 #[derive(Debug, Error)]
 pub enum NetError {
     /// A namespace operation failed.
@@ -35,7 +35,8 @@ pub enum NetError {
     Teardown(#[from] TeardownError),
 }
 
-/// Settings below `/proc/sys/net` of every host. They are made first, so that the host's interfaces inherit them.
+/// Settings below `/proc/sys/net` of every host. They are set before the host's interfaces are created, so that the interfaces inherit
+/// them.
 const HOST_SETTINGS: &[(&str, &str)] = &[
     // Addresses can be used at once, without two seconds of duplicate address detection.
     ("ipv6/conf/all/accept_dad", "0"),

@@ -7,7 +7,7 @@ use crate::emulator::WanOptions;
 pub struct TopologyOptions {
     /// Put the namespace `wan` between client and router. A network emulator passes packets between the two interfaces of this namespace.
     pub wan: bool,
-    /// Let no host send segments larger than the MTU (no TSO/GSO), so that each captured packet is one packet on the cable.
+    /// Disable segments larger than the MTU (TSO/GSO) on all hosts, so that each captured packet is one packet on the cable.
     pub single_packets: bool,
     /// Connect the nodes by a second network.
     pub second_network: bool,

@@ -99,7 +99,7 @@ impl Cables {
         &self.0[0]
     }
 
-    /// The cable between the nodes alone, if there is one.
+    /// The cable on the second network, if there is one. This network connects only the nodes.
     pub fn second(&self) -> Option<&InterfaceControl> {
         self.0.get(1)
     }
@@ -164,8 +164,8 @@ impl Lost {
     }
 }
 
-/// Makes the switches drop those frames of `lost` that match `what`, an nft expression that ends with a space. If `what` is empty, drops
-/// all of `lost`.
+/// Makes the switches drop those frames of `lost` that match `what`, an nft expression that ends with a space. If `what` is empty, the
+/// switches drop all frames of `lost`.
 ///
 /// # Errors
 /// If nft refuses.

@@ -237,7 +237,7 @@ impl NamespaceNames {
     }
 }
 
-/// `ip` commands inside a host (client or node) with the default gateway `gateway`.
+/// `ip` commands that configure a host (client or node) from inside, with the default gateway `gateway`.
 fn host_commands(
     host: &InterfaceAddresses,
     gateway: &InterfaceAddresses,

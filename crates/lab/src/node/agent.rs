@@ -31,7 +31,7 @@ const STATE: &str = "/run/steadfast";
 const READY_LIMIT: Duration = Duration::from_secs(15);
 /// Time limit for a process to end after SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
-/// Time limit for a daemon to stop. It waits for its peer for at most 5 s.
+/// Time limit for a daemon to stop. The daemon waits for its peer for at most 5 s.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit for an upgrade. The daemon checks the new program and then replaces itself with it.
 const UPGRADE_LIMIT: Duration = Duration::from_secs(30);
@@ -114,7 +114,7 @@ impl PairSetup {
         }
     }
 
-    /// Starts both daemons, on `nodes`, and waits until the pair is duplex. Their files are in `directory`.
+    /// Starts both daemons, on `nodes`, and waits until the pair is duplex. The daemons' files are in `directory`.
     ///
     /// # Errors
     /// If a daemon cannot be started or does not become duplex.
@@ -145,7 +145,7 @@ impl PairSetup {
             .collect()
     }
 
-    /// The paths of pins and state of the daemon of node `index`.
+    /// The directories in which the daemon of node `index` leaves its pins and its state.
     pub fn leftovers_of(&self, index: usize) -> [PathBuf; 2] {
         [PINS, STATE].map(|root| Path::new(root).join(&self.names[index]))
     }
@@ -347,8 +347,8 @@ impl AgentProcess {
         }
     }
 
-    /// Whether the current keeper, which gets new connections, runs the program file that is installed now. Also returns the number of
-    /// keepers from before an upgrade.
+    /// Returns two facts: whether the current keeper, which gets new connections, runs the program file that is installed now, and the
+    /// number of older keepers, from before an upgrade.
     ///
     /// # Errors
     /// If the keeper or the daemon's state cannot be read.
@@ -439,8 +439,8 @@ impl AgentProcess {
         self.operator.ask(&["status"], node)
     }
 
-    /// Waits until the daemon in `node` reports a status that satisfies `is_right`. Asks it every `poll`. If `limit`
-    /// passes first, returns a problem text: the daemon does not do `what`.
+    /// Waits until the daemon in `node` reports a status that satisfies `is_right`. Asks the daemon every `poll`. If `limit` passes first,
+    /// returns a problem text: the daemon does not do `what`.
     pub fn wait_for(
         &self,
         node: &Netns,
@@ -465,7 +465,7 @@ impl AgentProcess {
         }
     }
 
-    /// Runs an operator's command on the daemon in `node`, and waits until it is done.
+    /// Runs an operator's command on the daemon in `node`, and waits until the command is done.
     ///
     /// # Errors
     /// If the command fails.

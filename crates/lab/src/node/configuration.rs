@@ -15,8 +15,8 @@ const APACHE_THREADS: u32 = 64;
 /// Port of the internal server that stores POSTed content. nginx itself can store only by PUT.
 const STORE_PORT: u16 = 8081;
 
-/// nginx's configuration. `?rate=N` in a request paces its reply in small pieces. PUT and POST store their content in `files`,
-/// which both nodes share. Each worker has its own listener, so that connections are spread evenly.
+/// nginx's configuration. A request with `?rate=N` gets its reply in small pieces, at N bytes per second. PUT and POST store their content
+/// in `files`, which both nodes share. Each worker has its own listener, so that connections are spread evenly.
 pub fn nginx(own: &Path, files: &Path, workers: u32) -> String {
     let (own, files) = (own.display(), files.display());
     let port = ServerSoftware::Nginx.port();

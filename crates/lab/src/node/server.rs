@@ -97,7 +97,7 @@ impl ServerProcess {
     }
 }
 
-/// The command that runs `application`. The server keeps its own files in the existing directory `own`, and serves those in `files`. If
+/// The command that runs `application`. The server keeps its own files in the existing directory `own`, and serves the files in `files`. If
 /// this kind of server has workers, it gets `workers` of them.
 fn command(
     application: ServerSoftware,

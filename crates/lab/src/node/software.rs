@@ -84,7 +84,7 @@ impl ServerSoftware {
         self == Self::Websockets
     }
 
-    /// A health probe that the server answers if it works.
+    /// The health probe for this server. A working server gives the expected answer.
     pub fn health(self) -> HealthProbe {
         match self.protocol() {
             Protocol::Http => HealthProbe {

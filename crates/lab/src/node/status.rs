@@ -37,7 +37,7 @@ pub struct ReportedService {
     /// The node's role for the service.
     #[serde(default)]
     pub role: String,
-    /// The role in detail.
+    /// The role in detail, for example `backup` or `returning`.
     #[serde(default)]
     pub state: String,
     /// Recent states, the latest last.
@@ -57,7 +57,7 @@ pub struct ReportedService {
     pub connections_complete: bool,
     /// The takeovers so far.
     pub takeovers: Vec<ReportedTakeover>,
-    /// Whether the replica's server has the primary's state. Present only on a wire that has to copy it.
+    /// Whether the replica's server has the primary's state. Present only on a wire that has to copy this state.
     #[serde(default)]
     pub state_sync: Option<ReportedStateSync>,
     /// Size of the log in bytes.

@@ -34,7 +34,7 @@ pub struct Aftermath {
     /// Time of the fault that makes node b take over. `None` if node b does not take over.
     #[serde(serialize_with = "as_optional_nanos")]
     pub deadly_at: Option<Instant>,
-    /// When node a began to claim the address because its wire is gone, if it did.
+    /// When node a began to claim the address because its wire is gone, if node a did so.
     #[serde(serialize_with = "as_optional_nanos")]
     pub claimed_at: Option<Instant>,
     /// When the second event happened: for example a node's return, an agent's death or upgrade, or the primary's power-off.
@@ -130,7 +130,7 @@ impl Aftermath {
         }
     }
 
-    /// Waits until node a works alone, then asks it when it began to claim the address.
+    /// Waits until node a works alone, then asks its agent when the claim of the address began.
     fn wait_for_claim(&mut self, testbed: &Testbed) -> Result<()> {
         self.wait_for_role(testbed, 0, ReportedStatus::is_alone, "work alone")?;
         let claimed_at = testbed
@@ -184,7 +184,8 @@ impl Aftermath {
             }
         }
         if options.fault != CrashFault::FlushTc && options.then_power_off {
-            // A new agent learns the connections that are older than itself from their next requests.
+            // A new agent does not know the connections that began before its start. The agent learns each of them from the connection's
+            // next request.
             self.wait_for_role(
                 testbed,
                 1,

@@ -11,8 +11,9 @@ use crate::net::address::InterfaceAddresses;
 use crate::net::{INTERFACE, batch};
 
 const BROADCAST: [u8; 6] = [0xff; 6];
-/// Multicast address of all nodes on the link (RFC 4291, section 2.7.1), and its Ethernet address (RFC 2464, section 7).
+/// Multicast address of all nodes on the link (RFC 4291, section 2.7.1).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+/// Ethernet address of [`ALL_NODES`] (RFC 2464, section 7).
 const ALL_NODES_MAC: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 
 /// Adds `address` to `node`.

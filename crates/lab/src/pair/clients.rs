@@ -11,8 +11,9 @@ use super::work::Work;
 use crate::client::{ClientOrder, ClientProcess, ClientReport};
 use crate::run::LabRun;
 
-/// Time limit for all connections to get their first byte: a fixed part, and a part for each connection.
+/// Fixed part of the time limit for all connections to get their first byte.
 const READY_LIMIT: Duration = Duration::from_secs(20);
+/// Further part of this time limit for each connection.
 const READY_LIMIT_EACH: Duration = Duration::from_millis(4);
 /// Time beyond the plan's own deadline, for the clients to compute hashes and to report.
 const REPORT_LIMIT: Duration = Duration::from_secs(60);
@@ -33,7 +34,7 @@ pub fn begin(options: &PairOptions, work: &Work, run: &LabRun<'_>) -> Result<(Te
 /// Asks the clients for their longest wait that is in progress at `at` or begins within `window` after `at`.
 ///
 /// # Errors
-/// If the clients cannot be told.
+/// If the request cannot be sent to the clients.
 pub fn measure(client: &mut ClientProcess, at: Instant, window: Duration) -> Result<()> {
     client.order(ClientOrder::Fault {
         at_ns: at.as_nanos(),
@@ -45,7 +46,7 @@ pub fn measure(client: &mut ClientProcess, at: Instant, window: Duration) -> Res
 /// Lets the clients finish their work.
 ///
 /// # Errors
-/// If they do not report.
+/// If the clients do not report.
 pub fn finish(mut client: ClientProcess, work: &Work) -> Result<ClientReport> {
     for order in [ClientOrder::Stop, ClientOrder::Wake] {
         client.order(order)?;

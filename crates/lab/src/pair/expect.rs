@@ -60,7 +60,7 @@ pub fn changes(
 /// Time from which packets need not go through a wire that `fault` has hit.
 pub fn lost_at(fault: CrashFault, fault_ns: u64, detection: Duration) -> u64 {
     match fault {
-        // The wire has told the primary that it leaves, or that clients do not reach it.
+        // The wire has told the primary that it gives up its role, or that clients do not reach the wire.
         CrashFault::Stop | CrashFault::Drain | CrashFault::CutServicePath => fault_ns,
         // The wire's last packets arrive soon after the fault. Packets may bypass the wire once the primary may declare
         // the wire dead. The returned time is halfway between the fault and the earliest declaration.

@@ -20,7 +20,7 @@ pub enum CrashFault {
     KillServer,
     /// One worker process of the primary's server is killed.
     CrashWorker,
-    /// All processes of the primary's server are stopped, and go on later.
+    /// All processes of the primary's server are stopped (SIGSTOP), and resumed later.
     HangServer,
     /// A node's agent is killed, and started again.
     KillAgent,
@@ -34,9 +34,10 @@ pub enum CrashFault {
     KillBackup,
     /// The backup's cable is pulled, and plugged in again later; nothing is killed.
     CutBackup,
-    /// The path between a node and its clients is broken, and whole again later; nothing is killed. --how says where.
+    /// The path between a node and its clients is broken, and restored later; nothing is killed. --how selects the broken part.
     CutServicePath,
-    /// A node's cable on the second network is pulled, and plugged in again later: one of the two links between the nodes is gone.
+    /// A node's cable on the second network is pulled, and plugged in again later. In between, one of the two links between the nodes is
+    /// down.
     CutLink,
     /// A node's agent is told to stop (SIGTERM), as systemd does.
     Stop,
@@ -150,7 +151,7 @@ impl CrashFault {
             .then_some("not applicable: this server is one process and has no workers; see kill-server")
     }
 
-    /// Whether an agent is replaced by another agent while its node goes on.
+    /// Whether the fault replaces an agent by another agent while the node keeps running.
     pub fn restarts_agents(self) -> bool {
         matches!(self, Self::KillAgent | Self::Upgrade)
     }

@@ -17,7 +17,7 @@ use crate::process;
 /// Time limit for a node's processes to end after SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
-/// Injects the fault of `options` into `target`. Returns the time just before the fault, but for an upgrade the time at which the new
+/// Injects the fault of `options` into `target`. Returns the time just before the fault. For an upgrade, returns the time at which the new
 /// program was first seen running. If a fault hits the agents of both nodes, this function hits only the first agent.
 ///
 /// # Errors
@@ -25,7 +25,7 @@ const KILL_LIMIT: Duration = Duration::from_secs(5);
 pub fn inject(testbed: &Testbed, options: &PairOptions, target: CrashTarget) -> Result<Instant> {
     let first = target.nodes()[0];
     let returning = match options.rounds {
-        // Before the next round the node boots. A machine that boots has no stopped server.
+        // The node boots before the next round. After a boot, a machine has no stopped server.
         Some(_) => Returning::Killed,
         None => options.returning,
     };
@@ -67,7 +67,7 @@ pub fn inject(testbed: &Testbed, options: &PairOptions, target: CrashTarget) -> 
     }
 }
 
-/// Orders a handover or a drain on node `index`. Returns the time just before.
+/// Orders a handover or a drain on node `index`. Returns the time just before the order.
 ///
 /// # Errors
 /// If the command fails.
@@ -106,7 +106,7 @@ pub fn power_off(testbed: &Testbed, index: usize, returning: Returning) -> Resul
     Ok(moment)
 }
 
-/// Kills the agent of node `index`, but not its keeper. Returns the time just before.
+/// Kills the agent of node `index`, but not its keeper. Returns the time just before the kill.
 ///
 /// # Errors
 /// If the agent cannot be killed.

@@ -120,7 +120,7 @@ impl Integration {
     /// ends when every connection is protected or, if the run did not wait for this, when the service is duplex.
     ///
     /// # Errors
-    /// If the clients cannot be told.
+    /// If the request cannot be sent to the clients.
     pub fn measure(&self, client: &mut ClientProcess) -> Result<()> {
         let at = self.begun_at.unwrap_or(self.returned_at);
         let whole = self.protected_at.or(self.duplex_at).unwrap_or(at);
@@ -155,7 +155,7 @@ impl Integration {
         Ok(())
     }
 
-    /// From the first heartbeat to the first forwarded segment, in milliseconds.
+    /// Milliseconds from the node's first heartbeat to its first forwarded segment.
     pub fn ms(&self) -> Option<f64> {
         let (ready, forwards) = (self.ready_at?, self.forwards_at?);
         Some(ms(ready.as_nanos(), forwards.as_nanos()))

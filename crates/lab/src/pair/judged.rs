@@ -14,7 +14,7 @@ use crate::judge::{self, Expectations, JudgeVerdict, NodeChange, Survey};
 pub struct JudgedRun {
     /// The captures.
     pub captures: Vec<Capture>,
-    /// Packets that the emulator passed on, to the router and to the client.
+    /// Counters of the emulator, if there is one: of packets to the router, then of packets to the client.
     pub emulated: Option<[Passed; 2]>,
     /// The times in which each node was the wire or spoke, according to the captures.
     #[serde(skip)]

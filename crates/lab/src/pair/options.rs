@@ -97,8 +97,8 @@ pub struct PairOptions {
     /// node that has the targeted role at that time.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
-    /// With --rounds and --policy replica: give the server that comes back no state. Shows what the daemon's `state_sync` is for, so the
-    /// run is expected to fail (exit code 1).
+    /// With --rounds and --policy replica: do not copy the state to the server that comes back. Shows that `state_sync` is necessary, so
+    /// the run is expected to fail (exit code 1).
     #[arg(long)]
     pub without_state_sync: bool,
     /// The arbiter, which decides which node may speak when the nodes do not hear each other: none, a fence, or etcd.
@@ -247,9 +247,9 @@ impl PairOptions {
         self.fault.sequel(target, self.how)
     }
 
-    /// Whether `sequel` is a claim for which the limit for the stalls of busy connections (docs/faults.md) holds. A wire that is still
-    /// heard over another link gives way at once, so the limit holds. If the wire is silent, its lease must end first, so the limit
-    /// does not hold.
+    /// Whether `sequel` is a claim to which the limit for the stalls of busy connections (docs/faults.md) applies. A wire that is still
+    /// heard over another link gives way at once, so the limit applies. If the wire is silent, its lease must end first, so the limit does
+    /// not apply.
     pub fn is_measured_claim(&self, sequel: Sequel) -> bool {
         let gives_way = self.fault == CrashFault::CutServicePath && self.lan.links > 1;
         sequel == Sequel::Claim && gives_way && self.rounds.is_none()
@@ -353,7 +353,7 @@ pub enum WorkloadOption {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Returning {
-    /// The server is stopped instead of killed, so its sockets come back as if connected. The server is killed after its return.
+    /// The server is stopped instead of killed, so its sockets come back as if connected. The server is killed after the node's return.
     #[default]
     Frozen,
     /// The server was killed. Its sockets come back in the state in which the node's kernel has left them.

@@ -9,10 +9,11 @@ use serde::Serialize;
 use crate::net::switch::{self, Lost, ROUTER};
 use crate::net::{INTERFACE, NODE_NAMES, Topology};
 
-/// Flicker of a path: number of breaks, duration of each break, and time between two breaks. All breaks fit into a second. Each
-/// break is shorter than the silence that counts as death.
+/// Number of breaks of a flickering path. All breaks fit into a second.
 const FLICKERS: u32 = 5;
+/// Duration of each break. Shorter than the silence after which a node counts as dead.
 const FLICKER_BROKEN: Duration = Duration::from_millis(40);
+/// Time between two breaks.
 const FLICKER_WHOLE: Duration = Duration::from_millis(110);
 
 /// A way to break the service path.

@@ -65,7 +65,7 @@ pub fn configure(testbed: &Testbed, index: usize) -> Result<()> {
     Ok(testbed.network.configure(index)?)
 }
 
-/// Makes the router send the VIP's packets to node `index` for a moment. Then the router resolves the VIP again.
+/// Makes the router send the VIP's packets to node `index` for the time [`MISLED`]. Then the router resolves the VIP again.
 ///
 /// # Errors
 /// The error message of `ip`.

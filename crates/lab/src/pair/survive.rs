@@ -14,9 +14,9 @@ const TAKEOVER_LIMIT: Duration = Duration::from_secs(10);
 /// takeover that is measured. The busy connections are taken over before the first request.
 const PATIENT_POLL: Duration = Duration::from_millis(250);
 
-/// Waits until node `index` has restored or reset every connection that it takes over since `fault_at`. With `of_some`, the node takes
-/// over only some connections, not the service. Returns the node's takeovers, and its connections after them. Adds to `problems` if the
-/// node does not take over.
+/// Waits until node `index` has restored or reset every connection that it takes over since `fault_at`. With `of_some`, the node takes over
+/// only some connections, not the service. Returns the node's takeovers, and the connections that the node has restored. Adds to `problems`
+/// if the node does not take over.
 ///
 /// # Errors
 /// If the run is without steadfast.
@@ -50,7 +50,7 @@ pub fn survive(
 /// Largest number of role changes for one fault: one node goes on alone, then the other node becomes the wire again.
 const ROLE_CHANGES_MAX: u64 = 2;
 
-/// A problem if the speaking node has changed more often than `faults` faults explain.
+/// Returns a problem if the speaking node has changed more often than `faults` faults can explain.
 pub fn flapping(role_changes: u64, faults: u64) -> Option<String> {
     (role_changes > faults * ROLE_CHANGES_MAX)
         .then(|| format!("the speaking node has changed {role_changes} times, for {faults} faults"))

@@ -28,8 +28,8 @@ use crate::witness::{self, EtcdProcesses};
 
 /// The example state-sync hook for redis that the packages contain.
 const STATE_SYNC: &str = include_str!("../../../../packaging/examples/redis-state-sync");
-/// The daemons' `agent_timeout_ms` where agents are restarted. Long, so that the result does not depend on how fast a busy
-/// machine starts an agent.
+/// The daemons' `agent_timeout_ms` in runs that restart agents. Long, so that the result does not depend on how fast a busy machine starts
+/// an agent.
 const AGENT_TIMEOUT_MS: u32 = 5_000;
 /// Time limit for an agent to report the expected status.
 const STATUS_LIMIT: Duration = Duration::from_secs(10);
@@ -129,7 +129,7 @@ impl Testbed {
         Ok(&mut agents.context("there are no agents without steadfast")?[index])
     }
 
-    /// Connects a new client from the router. Returns why the service does not serve it, or `None` if it does.
+    /// Connects a new client from the router. Returns the reason why the service does not serve the client. `None` if the client is served.
     ///
     /// # Errors
     /// If the router's namespace cannot be entered.

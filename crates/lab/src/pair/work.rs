@@ -12,8 +12,9 @@ use crate::node::AtLimitOption;
 
 /// Content bytes of each exchange of the workloads `request` and `idle`. Also the minimum size of a file, and of a connection's transfer.
 const SMALL: u64 = 1024;
-/// Intended duration of a download or an upload, in seconds. The long duration is for faults that have more than one event.
+/// Intended duration of a download or an upload, in seconds.
 const DURATION_S: f64 = 3.0;
+/// The same for faults that have more than one event.
 const DURATION_LONG_S: f64 = 5.0;
 /// Intended duration of one file of a download in rounds, in seconds.
 const FILE_S: f64 = 0.3;
@@ -28,8 +29,9 @@ const MACHINE_STORE: f64 = 200e6;
 const MACHINE_REPLICA: f64 = 150e6;
 /// Share of a limited rate that carries content. Headers and a few retransmissions use the rest.
 const GOODPUT: f64 = 0.9;
-/// Throughput of a connection on a path with losses: MSS / RTT · C / √p (Mathis et al. 1997, C = 1.2). MSS in bytes.
+/// Maximum segment size in bytes. On a path with losses, a connection's throughput is MSS / RTT · C / √p (Mathis et al. 1997).
 const MSS: f64 = 1448.0;
+/// C in this formula.
 const MATHIS: f64 = 1.2;
 /// Share of a transfer's bytes after which the fault hits.
 const SHARE: std::ops::Range<f64> = 0.15..0.3;
@@ -55,10 +57,11 @@ pub struct Work {
     pub moment: Moment,
 }
 
-/// The moment of the fault. The fault never comes before every connection has begun to transfer.
+/// The moment of the fault. The fault comes only after every connection has begun to transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Moment {
-    /// When the clients have received this many content bytes, or the server has confirmed this many, since the run began.
+    /// When the number of content bytes since the run's beginning has reached this value. Bytes count when the clients have received them
+    /// or the server has confirmed them.
     AtBytes(u64),
     /// This long after every connection has begun to transfer.
     After(Duration),

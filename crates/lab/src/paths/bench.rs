@@ -24,9 +24,11 @@ const USRSCTP: &str = include_str!("../../../linux/tests/kernel/support/usrsctp_
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Bytes of a message.
 const MESSAGE: usize = 16_000;
-/// The transfers during which a path is cut: bytes, the links' rate, and the time after which the path is cut.
+/// Bytes of a transfer during which a path is cut.
 const CUT_BYTES: u64 = 50_000_000;
+/// Rate of the links during such a transfer.
 const CUT_RATE: &str = "200mbit";
+/// Time from the start of such a transfer to the cut.
 const CUT_AFTER: Duration = Duration::from_millis(500);
 
 /// Compare throughput and CPU time of one SCTP association over UDP with usrsctp, TCP and Multipath TCP. Also show the effect of a cut path
@@ -215,7 +217,7 @@ fn allow_mptcp(network: &PathsNetwork) -> Result<()> {
     Ok(())
 }
 
-/// Compiles usrsctp's program.
+/// Compiles the program that uses usrsctp. Returns the path of the executable.
 fn compile(directory: &Path) -> Result<PathBuf> {
     let (source, program) = (directory.join("usrsctp.c"), directory.join("usrsctp"));
     std::fs::write(&source, USRSCTP).with_context(|| source.display().to_string())?;
@@ -230,7 +232,7 @@ fn compile(directory: &Path) -> Result<PathBuf> {
 }
 
 impl PathsBench {
-    /// The program of an end and its arguments.
+    /// The program and its arguments for one end of a transfer: the receiver if `listens`, otherwise the sender.
     fn program(&self, rival: PathsRival, bytes: u64, listens: bool) -> (&Path, Vec<String>) {
         let (own, to) = if listens { ("2", None) } else { ("1", Some("2")) };
         let text = match rival {

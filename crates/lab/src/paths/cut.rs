@@ -32,7 +32,7 @@ pub struct PathsCutOptions {
     /// Milliseconds between the tunnel's heartbeats; 0: only timeouts of data find the cut.
     #[arg(long, default_value_t = 0)]
     watch_ms: u64,
-    /// Milliseconds that the stall may take beyond its target: 1.2 retransmission timeouts, or 50 ms with heartbeats of 10 ms.
+    /// Milliseconds by which the stall may exceed its target. The target is 1.2 retransmission timeouts, or 50 ms with heartbeats of 10 ms.
     #[arg(long, default_value_t = 100)]
     margin: u64,
     #[command(flatten)]
@@ -57,7 +57,7 @@ pub struct PathsCutFindings {
     rto_ms: Option<Spread>,
     /// Longest stall that is allowed, with the margin.
     stall_limit_ms: Option<Spread>,
-    /// Times that an end of the tunnel declared a path failed.
+    /// Number of times that an end of the tunnel declared a path failed.
     path_switches: u32,
     mbit_per_s: Option<Spread>,
     #[serde(skip)]

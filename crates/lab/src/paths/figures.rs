@@ -10,13 +10,13 @@ use nix::sys::time::TimeValLike as _;
 /// The content's period in bytes. Byte N is N·7 + N/251, modulo 256.
 pub const PERIOD: usize = 251 * 256;
 
-/// A period of the content, and `message` further bytes. So a message can begin at any byte of the period.
+/// One period of the content, plus `message` bytes. So a message of this length can begin at any byte of the period.
 pub fn content(message: usize) -> Bytes {
     let bytes = (0..PERIOD + message).map(|at| (at * 7 + at / 251) as u8);
     bytes.collect::<Vec<u8>>().into()
 }
 
-/// Results of an end.
+/// Results of one end of a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PeerFigures {
     /// Bytes sent or received.

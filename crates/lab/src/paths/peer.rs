@@ -19,7 +19,7 @@ use super::figures::{PERIOD, PeerFigures, content};
 
 /// SCTP port of both ends.
 pub const SCTP_PEER_PORT: u16 = 5000;
-/// Maximum number of batches that one turn reads.
+/// Maximum number of batches of packets that are read from the sockets in one turn.
 const BATCHES: usize = 16;
 
 /// An end that sends or receives a number of bytes.

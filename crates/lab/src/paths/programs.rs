@@ -1,6 +1,7 @@
 //! `paths-programs`: real programs, unmodified, over a tunnel with two paths. The first path is cut in the middle of their work.
 //!
-//! A program is data: what it needs, how its server and its client are started, and how far the client is ([`TunnelProgram`]).
+//! [`TunnelProgram`] describes each program: its requirements, the commands of its server and its client, and whether its progress can be
+//! seen.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
@@ -23,10 +24,11 @@ use crate::run::{
 
 /// Time limit for a client.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Duration of iperf3's measurement in seconds, and the time after which the path is cut.
+/// Duration of iperf3's measurement, in seconds.
 const MEASURED_S: &str = "4";
+/// Time from the start of iperf3's measurement to the cut.
 const MEASURED_HALF: Duration = Duration::from_secs(2);
-/// Bytes of a line of the content: a multiple of 16 and the end of the line.
+/// Bytes of a line of the content: 96 hexadecimal digits and the line break.
 const LINE: usize = 97;
 /// Debian's directory of PostgreSQL's versions, whose servers are not in PATH.
 const POSTGRESQL: &str = "/usr/lib/postgresql";
@@ -78,7 +80,7 @@ struct TunnelProgramResult {
     sha256_match: bool,
     /// Longest time without progress of the client after the cut. `None`: the program does not show its progress.
     stall_ms: Option<f64>,
-    /// Times that an end of the tunnel declared a path failed.
+    /// Number of times that an end of the tunnel declared a path failed.
     path_switches: u32,
     violations: Vec<String>,
 }
@@ -358,7 +360,7 @@ impl TunnelProgram {
     }
 }
 
-/// The command of an sshd that lets root in by a key.
+/// The command of an sshd that lets root log in with a key.
 fn sshd(host: &Netns, directory: &Path) -> Result<Command> {
     for name in ["ssh-host-key", "ssh-key"] {
         let mut keygen = Command::new("ssh-keygen");
@@ -415,7 +417,7 @@ fn postgresql() -> Option<PathBuf> {
     programs.filter(|bin| bin.join("postgres").exists()).max()
 }
 
-/// Writes about this number of bytes as lines of hexadecimal digits, which the seed decides. Returns the number of bytes.
+/// Writes whole lines of hexadecimal digits, at most `bytes` bytes. The digits depend on the seed. Returns the number of written bytes.
 fn write_content(path: &Path, seed: u64, bytes: u64) -> Result<u64> {
     let lines = bytes / LINE as u64;
     let mut digits = [0; (LINE - 17) / 2];

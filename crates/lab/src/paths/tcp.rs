@@ -35,7 +35,8 @@ pub struct TcpPeerOptions {
     mptcp: bool,
 }
 
-/// Runs the end, and prints its figures. A receiver that gets nothing for [`GIVES_UP`] prints the figures of the bytes that have come.
+/// Runs the end, and prints its figures. A receiver that gets nothing for [`GIVES_UP`] prints the figures of the bytes that it has received
+/// so far.
 ///
 /// # Errors
 /// If the connection cannot be made.

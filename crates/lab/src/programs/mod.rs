@@ -29,7 +29,7 @@ use crate::run::{Lab, LabFindings, LabRun, Needed, RunOptions, WrongUse, value_n
 const RATE_MBIT: f64 = 400.0;
 const RTT_MS: f64 = 4.0;
 const MEGABYTES: u32 = 100;
-/// Arguments of redis-benchmark. Its work takes some seconds; the fault hits after one.
+/// Arguments of redis-benchmark. Its work takes some seconds; the fault hits after one second.
 const BENCHMARK: [&str; 9] = ["-t", "set,get", "-n", "60000", "-c", "10", "-d", "1024", "-q"];
 const BENCHMARK_MOMENT: Duration = Duration::from_secs(1);
 /// The WebSocket client. Its exchange takes some seconds; the fault hits in the middle.
@@ -408,8 +408,8 @@ fn wait_for_moment(
     Ok(process.wait_until("get to the middle of its work", LIMIT, is_there)?)
 }
 
-/// Waits until node b reports that all connections of the client are protected. Returns a problem with the reasons if it never
-/// does.
+/// Waits until node b reports that all connections of the client are protected. If node b never reports this, returns a problem with the
+/// reasons.
 fn wait_for_protection(testbed: &Testbed, client: &mut LoggedProcess) -> Option<String> {
     let mut reasons = BTreeMap::new();
     let is_protected = |_: &LoggedProcess| {

@@ -13,7 +13,7 @@ use crate::teardown::{Resource, Teardown};
 /// Parent directory of the files of runs. It is in memory, so that captures cost little.
 const MEMORY: &str = "/dev/shm";
 
-/// A run, or a part of one, that is being played.
+/// A run that is being played, or a part of such a run.
 pub struct LabRun<'a> {
     /// The run's name on this machine, in the names of namespaces and daemons.
     pub name: String,
@@ -29,8 +29,8 @@ pub struct LabRun<'a> {
 }
 
 impl LabRun<'_> {
-    /// Plays run `number` of this process with `seed`, and removes everything that it has created. If its directory is
-    /// kept, the values of `selection` are part of the directory's name.
+    /// Plays run `number` of this process with `seed`, and removes everything that it has created. If the run's directory is kept, the
+    /// values of `selection` are part of the directory's name.
     ///
     /// # Errors
     /// If the run could not be played, or not everything could be removed.
@@ -62,7 +62,7 @@ impl LabRun<'_> {
         played
     }
 
-    /// Says that this step of the run begins.
+    /// Shows that the step named `step` begins.
     pub fn step(&self, step: &str) {
         self.progress.step(self.number, step);
     }

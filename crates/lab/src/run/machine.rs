@@ -24,8 +24,8 @@ pub const LAB_PROGRAMS: [Needed; 5] = [
 /// Number of descriptors that a process uses besides its connections.
 const DESCRIPTORS: u64 = 100;
 
-/// Checks the machine for a lab: root's rights, the `needed` programs and files, `daemon` if it is needed, and descriptors for this
-/// number of `connections`.
+/// Checks the machine for a lab: root privileges, the `needed` programs and files, the program `daemon` if one is given, and enough file
+/// descriptors for `connections`.
 ///
 /// # Errors
 /// [`Missing`] names everything that is missing.
@@ -63,7 +63,7 @@ pub fn require_nothing(missing: Vec<String>) -> Result<()> {
     }
 }
 
-/// Lists what this machine lacks: root's rights, and entries of `needed`.
+/// Lists the requirements that this machine lacks: root privileges, and entries of `needed`.
 pub fn missing_programs(needed: impl IntoIterator<Item = Needed>) -> Vec<String> {
     let mut missing = Vec::new();
     if !geteuid().is_root() {
@@ -82,8 +82,8 @@ pub fn missing_programs(needed: impl IntoIterator<Item = Needed>) -> Vec<String>
     missing
 }
 
-/// Raises the limit of open descriptors for this process and its children to at least `least`. Returns a message if the
-/// machine does not allow it.
+/// Raises the limit of open descriptors for this process and its children to at least `least`. Returns a message if the hard limit is below
+/// `least`.
 fn raise_descriptors(least: u64) -> Result<Option<String>> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read the limit of open files")?;
     if hard < least {

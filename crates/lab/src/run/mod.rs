@@ -7,13 +7,13 @@
 //!    ([`Lab::check_machine`]).
 //! 2. It plays all [parts](Lab::parts) as often as `--repeat` says, with one seed after the other. A part is one cell of a table, such as
 //!    one fault with one arbiter. Each part gets a name, a directory, and a teardown that removes its network and files also after ^C.
-//! 3. It keeps the captures, the logs and `report.json` of each part with `--keep`. With `--repeat` it keeps only those of parts that
+//! 3. With `--keep`, it keeps the captures, the logs and `report.json` of each part. With `--repeat`, it keeps only the files of parts that
 //!    failed.
 //! 4. It adds up all findings, and prints them: text, or with `--json` one object ([`report::LabReport`]). Both forms contain the command
 //!    that repeats the first failure.
-//! 5. It returns the outcome. `main` turns it into the exit code.
+//! 5. It returns the outcome. `main` converts the outcome to the exit code.
 //!
-//! A new lab gives:
+//! A new lab provides:
 //!
 //! * Its options: a struct that flattens [`RunOptions`] (seed, repeat, json, keep, snap, steadfast). If it runs on the pair, it also
 //!   flattens [`crate::pair::LanOptions`] (ipv6, links), and describes its run as a [`crate::pair::PairOptions`], which the pair's testbed,

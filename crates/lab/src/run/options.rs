@@ -10,7 +10,7 @@ use crate::capture::SNAP_DEFAULT;
 /// Options that all labs share.
 #[derive(Clone, Debug, Args)]
 pub struct RunOptions {
-    /// Decides everything that is random, such as the data, the losses and the moment of the fault; default: a new seed each time.
+    /// Seed of all random choices, such as the data, the losses and the moment of the fault; default: a new seed each time.
     #[arg(long)]
     pub seed: Option<u64>,
     /// Number of runs. Each run has a network of its own and the next seed.

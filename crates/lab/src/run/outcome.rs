@@ -27,7 +27,7 @@ pub struct Missing(pub Vec<String>);
 pub const WRONG_USE: u8 = 2;
 /// The exit code when the run is impossible on this machine.
 const CANNOT_RUN: u8 = 3;
-/// The exit code when a step of the lab failed: a program did not start, a file could not be written.
+/// The exit code when a step of the lab failed, for example because a program did not start or a file could not be written.
 const LAB_FAILED: u8 = 4;
 
 impl LabOutcome {
@@ -37,7 +37,7 @@ impl LabOutcome {
     }
 }
 
-/// Prints `report` as one JSON object if `json`, otherwise calls `print_text`. Returns the outcome: `ok` says whether everything held.
+/// Prints `report` as one JSON object if `json`, otherwise calls `print_text`. Returns the outcome for `ok`.
 ///
 /// # Errors
 /// If stdout is gone.

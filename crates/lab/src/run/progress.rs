@@ -36,7 +36,7 @@ impl Progress {
         self.show(run, step);
     }
 
-    /// Shows the text `what` in the bar, beside run number `run`.
+    /// Sets the bar to run number `run`, and shows the text `what` beside the bar.
     pub fn show(&self, run: u32, what: &str) {
         if let Some(bar) = &self.bar {
             bar.set_position(u64::from(run));

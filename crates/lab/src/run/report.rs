@@ -102,7 +102,7 @@ impl<F: LabFindings> LabReport<F> {
         self.ok
     }
 
-    /// Says that no run was made, for `reason`.
+    /// Records that no run was made, and the reason.
     pub fn except(&mut self, reason: &str) {
         let reason = reason.to_owned();
         self.exceptions.push(LabException { reason, count: 1 });
@@ -160,7 +160,7 @@ impl<F: LabFindings> LabReport<F> {
     }
 }
 
-/// Adds items of `more` up to the maximum. Returns the number of items left out.
+/// Appends items of `more` to `list` until the list has [`SHOWN`] items. Returns the number of items left out.
 pub fn append<T>(list: &mut Vec<T>, more: Vec<T>) -> u64 {
     let room = SHOWN.saturating_sub(list.len()).min(more.len());
     let left_out = more.len() - room;

@@ -18,8 +18,9 @@ use crate::pair::expect::of_service;
 use crate::pair::work::Work;
 use crate::run::{LabRun, value_name};
 
-/// Time for which the clients send requests before the fault begins, and after it has ended.
+/// Time for which the clients send requests before the fault begins.
 const BEFORE: Duration = Duration::from_millis(500);
+/// Time for which the clients send requests after the fault has ended.
 const AFTER: Duration = Duration::from_millis(2000);
 /// Time limit for a connection. A connection that hangs for this long does not recover.
 const DEADLINE: Duration = Duration::from_secs(20);

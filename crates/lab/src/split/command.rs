@@ -38,7 +38,7 @@ pub struct SplitOptions {
     /// Members of etcd.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
     members: u8,
-    /// Write a picture of which node spoke when to this file (HTML).
+    /// Write an HTML page to this file. Its picture shows which node spoke at which time.
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
     #[command(flatten)]

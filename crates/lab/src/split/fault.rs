@@ -40,13 +40,13 @@ pub enum SplitFault {
     OneWayFromWire,
     /// The link between the nodes is cut and restored several times.
     Flap,
-    /// All processes of the primary are stopped, and go on later; its kernel and its cable work on.
+    /// All processes of the primary are stopped, and resumed later; the primary's kernel and cable keep working.
     PrimaryPaused,
-    /// All processes of the wire are stopped, and go on later; its kernel and its cable work on.
+    /// All processes of the wire are stopped, and resumed later; the wire's kernel and cable keep working.
     WirePaused,
-    /// Only the primary's agent is stopped, and goes on later.
+    /// Only the primary's agent is stopped, and resumed later.
     PrimaryAgentPaused,
-    /// Only the wire's agent is stopped, and goes on later.
+    /// Only the wire's agent is stopped, and resumed later.
     WireAgentPaused,
 }
 

@@ -15,7 +15,7 @@ const PATH_LOSS: Duration = Duration::from_millis(500);
 /// Time after which a silent agent is declared dead although its kernel still answers, as on a paused node. It is the daemons' default
 /// for `agent_timeout_ms`.
 const AGENT_TIMEOUT: Duration = Duration::from_millis(1000);
-/// Longest time from the right to claim until the claim is verified. It is the interval between the first two announcements.
+/// Longest time from when a node may claim the VIP until the claim is verified: the interval between the first two announcements.
 const CLAIM: Duration = Duration::from_millis(20);
 /// First retransmission timeout of Linux.
 const RTO: Duration = Duration::from_millis(200);

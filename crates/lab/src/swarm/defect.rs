@@ -9,7 +9,7 @@ use super::options::SwarmOptions;
 use super::write::write;
 use crate::run::LabOutcome;
 
-/// Runs scenarios with a defect in the nodes until a scenario breaks a rule that it keeps without the defect.
+/// Runs scenarios with a defect in the nodes until a scenario breaks a rule with the defect, but no rule without the defect.
 pub(super) fn look_for(defect: Defect, options: &SwarmOptions) -> Result<LabOutcome> {
     let progress = ProgressBar::new(options.runs);
     let with_defect = |index: u64| {

@@ -10,8 +10,8 @@ use sim::pair::Defect;
 
 /// Inject failures drawn from a seed into a simulated pair, and check that the pair keeps the rules.
 ///
-/// Run N of a swarm has the seed SEED + N. A run that breaks a rule is made as small as it can be and written to a file that
-/// `replay` plays again.
+/// Run N of a swarm, counted from 0, has the seed SEED + N. If a run breaks a rule, its scenario is shrunk as far as possible and written
+/// to a file. `replay` plays such a file again.
 #[derive(Clone, Debug, Args)]
 pub struct SwarmOptions {
     /// The seed of the first run.
@@ -23,7 +23,7 @@ pub struct SwarmOptions {
     /// Number of runs at the same time.
     #[arg(long, default_value_t = 1, conflicts_with = "defect", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub jobs: u32,
-    /// Put this defect into the nodes, and stop at the first run that finds it. This tests the checkers.
+    /// Put this defect into the nodes, and stop at the first run that finds the defect. This tests the checkers.
     #[arg(long, value_name = "NAME", value_parser = parse)]
     pub defect: Option<Defect>,
     /// Directory for the scenarios that break a rule.
@@ -37,11 +37,11 @@ pub struct SwarmOptions {
 /// Play one run of the swarm again, or replay the recording of a daemon.
 #[derive(Clone, Debug, Args)]
 pub struct ReplayOptions {
-    /// A scenario that the swarm has written, or a recording of `steadfast run --record`. In the replay of a
-    /// recording, the node must give the same actions again.
+    /// A scenario that the swarm has written, or a recording of `steadfast run --record`. When a recording is replayed, the node must
+    /// request the same actions again.
     #[arg(required_unless_present = "seed", conflicts_with = "seed")]
     pub file: Option<PathBuf>,
-    /// The run of this seed.
+    /// Replay the run of this seed.
     #[arg(long)]
     pub seed: Option<u64>,
     /// Make the scenario as small as possible while it still breaks the same rule, and print the result.

@@ -23,10 +23,10 @@ pub struct SwarmReport {
     pub connections: u64,
     /// Connections that no node could continue at some time.
     pub connections_orphaned: u64,
-    /// Connections for which a node spoke by its lease and then failed before any other node knew what was said.
+    /// Connections for which a node spoke under its lease, and then failed before the other node knew the sent data.
     pub connections_lent_in_vain: u64,
-    /// Connections for which a node spoke after its lease had ended, while the other node spoke. The node could not know: its clock had
-    /// stood still.
+    /// Connections for which a node spoke after its lease had ended, while the other node spoke. The node could not know this, because its
+    /// clock had stood still.
     pub connections_outlasted: u64,
     /// How often both nodes were off because each node's fence had switched off the other node.
     pub mutual_fences: u64,

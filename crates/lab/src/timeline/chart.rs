@@ -18,7 +18,7 @@ pub struct Chart<'a> {
     pub bytes: Span,
     /// Whether the time axis has milliseconds instead of seconds.
     pub milliseconds: bool,
-    /// The time that the close-up chart shows, to be highlighted in this chart.
+    /// The time range that the close-up chart shows. This chart highlights the range.
     pub highlighted: Option<Span>,
 }
 

@@ -40,7 +40,7 @@ pub struct TimelineEvent {
 }
 
 impl Curves {
-    /// The connection of `client` with `service` in `capture`. If there are several, the last one.
+    /// Reads the connection of `client` with `service` from `capture`. If there are several such connections, returns the last one.
     ///
     /// # Errors
     /// If the capture cannot be read.

@@ -16,13 +16,13 @@ use self::chart::Chart;
 use self::panel::{duration, escape};
 use self::span::Span;
 
-/// Time that the close-up shows before and after the parts. The unit is the total length of the parts.
+/// Time that the close-up shows before and after the parts. The unit is the parts' total length.
 const MARGIN_BEFORE: f64 = 0.4;
 const MARGIN_AFTER: f64 = 1.2;
-/// Minimum length that the close-up assumes for the parts, in seconds, also if there are none.
+/// Minimum length that the close-up assumes for the parts, in seconds. Also used if there are no parts.
 const CLOSE_UP_MIN_S: f64 = 0.005;
 
-/// The page as HTML.
+/// Renders the page as HTML.
 pub fn render(timeline: &Timeline) -> String {
     let mut page = String::new();
     let title = escape(&timeline.title);
@@ -62,7 +62,7 @@ pub fn render(timeline: &Timeline) -> String {
     page
 }
 
-/// Scales that all panels share, so that they can be compared by eye.
+/// Scales that all panels share, so that the panels can be compared by eye.
 struct Scales {
     /// Time axis of the whole transfer, in seconds from the fault.
     whole: Span,
@@ -109,7 +109,7 @@ impl Scales {
 }
 
 impl TimelinePanel {
-    /// The lowest and the highest offset within `span`.
+    /// Returns the highest offset acknowledged at the start of `span`, and the highest offset sent by its end.
     fn rise_within(&self, span: Span) -> (u64, u64) {
         let until = |readings: &[CurvePoint], seconds: f64| {
             let count = readings.partition_point(|reading| self.seconds(reading.at_ns) <= seconds);

@@ -35,7 +35,7 @@ pub struct TimelinePanel {
     /// stall never ended (in a bad run).
     pub stall_ms: Option<f64>,
     /// The parts of the time from the fault to the survivor's first byte, in order. This time is longer than the stall, because at first
-    /// the client still receives what was under way.
+    /// the client still receives bytes that were under way.
     pub parts: Vec<TimelinePart>,
     /// The curves of one connection.
     pub curves: Curves,

@@ -38,7 +38,7 @@ impl Span {
         low + (value - self.from) / length * (high - low)
     }
 
-    /// About `count` round numbers within the span.
+    /// Returns about `count` evenly spaced round numbers within the span.
     pub fn ticks(self, count: f64) -> Vec<f64> {
         let length = self.to - self.from;
         if length <= 0.0 || !length.is_finite() {

@@ -7,7 +7,7 @@ const TRUSTED: u8 = 1;
 /// `RECORD_CHECKSUM_UNKNOWN` of `bpf/abi.h`.
 const UNKNOWN: u8 = 2;
 
-/// The meaning of a record's flags.
+/// Returns how far a packet's checksum can be trusted, according to the `flags` of its record.
 pub(crate) fn checksum_of(flags: u8) -> Checksum {
     match flags & (TRUSTED | UNKNOWN) {
         0 => Checksum::Unverified,

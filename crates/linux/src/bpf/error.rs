@@ -1,10 +1,10 @@
-//! Errors of loading, attaching and steering eBPF programs.
+//! Errors of loading, attaching and controlling eBPF programs.
 
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// A failed step on the way to working eBPF programs.
+/// An error of loading, attaching or controlling eBPF programs.
 #[derive(Debug, Error)]
 pub enum WireError {
     /// A call into libbpf or the kernel failed.

@@ -91,8 +91,8 @@ impl Ring {
         self.end() - self.handled()
     }
 
-    /// Moves `position` past discarded records, and returns the first other record. If that record is still being written, waits with
-    /// `wait`, and otherwise returns [`NextRecord::Busy`].
+    /// Moves `position` past discarded records, and returns the first other record. If that record is still being written, waits for it if
+    /// `wait` is set, and otherwise returns [`NextRecord::Busy`].
     pub(crate) fn look(&self, position: &mut u64, end: u64, wait: bool) -> NextRecord {
         while *position < end {
             let header = self.header(*position).load(Ordering::Acquire);

@@ -7,7 +7,7 @@ use libbpf_rs::{Object, libbpf_sys};
 
 use super::object::find;
 
-/// A frame for a program, and room for the frame as the program leaves it.
+/// A frame as input of a program, and room for the frame after the run.
 pub(crate) struct RunData<'a> {
     /// The frame.
     pub(crate) input: &'a [u8],

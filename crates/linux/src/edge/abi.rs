@@ -144,7 +144,7 @@ pub(super) fn next_hops(string: &EdgeStringPort) -> ([u8; 4], [u8; 16]) {
 /// Length in bytes of a key of the map `subnets`, `struct edge_subnet`.
 pub(super) const SUBNET_KEY: usize = 20;
 
-/// The key of a subnet, its host bits cleared. `None` if the prefix is longer than the address.
+/// Returns the key of a subnet, with the host bits of `address` cleared. `None` if the prefix is longer than the address.
 pub(super) fn subnet_key(address: IpAddr, prefix: u8) -> Option<[u8; SUBNET_KEY]> {
     let (address, common, bits) = match address {
         IpAddr::V4(v4) => (v4.to_ipv6_mapped(), 96, 32),
@@ -189,7 +189,7 @@ pub(super) const COUNT_WORDS: usize = COUNTERS.len() + STRINGS_MAX * TRAFFIC_WOR
 /// Length in bytes of a `struct edge_record`.
 pub(super) const RECORD_HEADER: usize = 24;
 
-/// The result in `struct edge_sweep`.
+/// The result of a sweep, from a `struct edge_sweep`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Swept {
     pub moved: u64,
@@ -200,7 +200,8 @@ impl Swept {
     /// Length in bytes of a `struct edge_sweep`.
     pub(super) const LEN: usize = 24;
 
-    /// The argument that sweeps `string`. A number of [`STRINGS_MAX`] or more moves nothing.
+    /// Returns the argument of a sweep of `string`. If `string` is [`STRINGS_MAX`] or more, the sweep moves no flow and only counts the
+    /// flows.
     pub(super) fn argument(string: usize) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..4].copy_from_slice(&u32::try_from(string).expect("a small number").to_ne_bytes());

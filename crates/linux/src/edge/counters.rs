@@ -7,7 +7,8 @@ use super::abi::{COUNT_WORDS, COUNTERS, STRINGS_MAX, TRAFFIC_WORDS};
 use crate::bpf::error::{WireError, WireStep};
 use crate::clock;
 
-/// Traffic of one string. All numbers except `active` are sums since the maps were made. Bytes are those on the wire, with all headers.
+/// Traffic of one string. All numbers except `active` are sums since the maps were made. Packets and bytes are counted as on the cable:
+/// after segmentation, with all headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StringTraffic {
     /// Bytes that entered the cluster through the string.

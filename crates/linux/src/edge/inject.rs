@@ -143,9 +143,10 @@ impl Injector {
         self.mac
     }
 
-    /// The link-layer address of `next_hop` that the kernel knows, or else the last one that it knew. The kernel forgets its neighbours
-    /// when a cable is pulled, but the first packets after the cable is plugged in again need an address. Does not wait. Asks the kernel at
-    /// most once per 10 ms, because a failover may send thousands of packets to a neighbour that does not answer.
+    /// Returns the link-layer address of `next_hop` that the kernel knows. If the kernel knows none, returns the last address that it knew.
+    /// The kernel forgets its neighbours when a cable is pulled, but the first packets after the cable is plugged in again need an address.
+    /// Does not wait. Asks the kernel at most once per 10 ms, because a failover may send thousands of packets to a neighbour that does not
+    /// answer.
     ///
     /// # Errors
     /// The kernel's error.

@@ -46,10 +46,10 @@ impl EdgeWire {
         Ok(Self::new(object, pin_dir, words, plan, options))
     }
 
-    /// Adopts the maps that an earlier agent of the edge named `name` pinned. Returns `None` if there are no such maps. Adoption does not
-    /// change the flows, the slots, the subnets, and each string's steering, generation, cap and kept values ([`EdgeWire::keep`]). Caching
-    /// is off, because the packets in the earlier agent's cache are lost. The earlier agent's program runs until [`EdgeWire::attach`]
-    /// replaces it. The caller must know that the earlier agent is dead.
+    /// Adopts the maps that an earlier agent of the edge named `name` pinned. Returns `None` if there are no such maps. Adoption keeps the
+    /// flows, the slots and the subnets. It also keeps each string's steering, generation, cap and kept values ([`EdgeWire::keep`]).
+    /// Caching is off, because the packets in the earlier agent's cache are lost. The earlier agent's program runs until
+    /// [`EdgeWire::attach`] replaces it. The caller must know that the earlier agent is dead.
     ///
     /// # Errors
     /// [`WireError::Unfit`] if the maps are of another version, of another network namespace, or for other `options` or another number
@@ -110,7 +110,7 @@ impl EdgeWire {
     }
 }
 
-/// The programs, not loaded yet, with maps of the sizes in `options`.
+/// Opens the programs without loading them, and sets the sizes of their maps from `options`.
 fn open_sized(options: &EdgeWireOptions) -> Result<OpenObject, WireError> {
     let mut open = open(&OBJECT.0)?;
     for mut map in open.maps_mut() {

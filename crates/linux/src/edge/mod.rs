@@ -40,7 +40,7 @@ use words::StateWords;
 /// The directory of the edges' pinned maps. Each edge has a subdirectory.
 pub const EDGE_PIN_ROOT: &str = "/sys/fs/bpf/steadfast-edge";
 
-/// The handle of our tc filters. The wire's filters have another one.
+/// The handle of our tc filters. The wire's filters have another handle.
 const HANDLE: u32 = 2;
 /// Name of the program at the ports.
 const PROGRAM: &str = "edge";
@@ -98,7 +98,7 @@ impl EdgeWire {
         self.words.bump_generation(string);
     }
 
-    /// Moves all flows of a string that are of an earlier generation, also flows that send nothing now. Returns their number.
+    /// Moves all flows of a string that are of an earlier generation, including idle flows. Returns the number of moved flows.
     ///
     /// # Errors
     /// The kernel's error.
@@ -120,8 +120,8 @@ impl EdgeWire {
         Ok(Swept::result(&argument))
     }
 
-    /// Tells the programs the link-layer addresses of a string's next hop (of one family) and of its port. Until then the kernel's
-    /// neighbour table is used.
+    /// Tells the programs two link-layer addresses: the address of a string's next hop (for one address family), and the address of the
+    /// string's port. Until then the programs use the kernel's neighbour table.
     pub fn set_link(&self, string: usize, is_v6: bool, own: [u8; 6], next_hop: [u8; 6]) {
         self.words.set_link(string, is_v6, own, next_hop);
     }
@@ -181,7 +181,7 @@ impl EdgeWire {
     /// Detaches the program from all ports and removes the pins.
     ///
     /// # Errors
-    /// Names the first step that failed; the others are tried all the same.
+    /// Names the first step that failed. The other steps are tried all the same.
     pub fn remove(self) -> Result<(), WireError> {
         let mut outcome = Ok(());
         for &interface in &self.interfaces {

@@ -22,8 +22,8 @@ const VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
 const HEADER: usize = 12;
 
 /// The link-layer address of `address` on an interface, if the kernel knows it. Also makes the kernel resolve or verify the link-layer
-/// address: packet sockets do not use the kernel's table, so otherwise the kernel would never notice that a neighbour was replaced. Does
-/// not wait for the neighbour's answer.
+/// address. Otherwise the kernel would never notice that a neighbour was replaced, because packet sockets do not use the kernel's table.
+/// Does not wait for the neighbour's answer.
 ///
 /// # Errors
 /// The kernel's error.

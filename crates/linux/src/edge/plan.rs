@@ -19,20 +19,20 @@ pub struct EdgePort {
 pub struct EdgeStringPort {
     /// Index of the interface.
     pub ifindex: u32,
-    /// Next hop of IPv4 packets. `None`: they go to this machine's stack.
+    /// Next hop of IPv4 packets. `None`: IPv4 packets go to this machine's stack.
     pub next_hop_v4: Option<Ipv4Addr>,
-    /// Next hop of IPv6 packets. `None`: they go to this machine's stack.
+    /// Next hop of IPv6 packets. `None`: IPv6 packets go to this machine's stack.
     pub next_hop_v6: Option<Ipv6Addr>,
 }
 
 /// The side of a destination, seen from the edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// On the same side as the outside port: packets from strings are forwarded to it.
+    /// On the side of the outside port. Packets from strings are forwarded to this port.
     Outside,
-    /// Behind the cluster: packets from outside are steered into a string.
+    /// Behind the cluster. Packets from outside are steered into a string.
     Inside,
-    /// This machine, or reached without the cluster: its packets go to the stack.
+    /// This machine, or a host that is reached without the cluster. Packets to it go to this machine's stack.
     Local,
 }
 

@@ -10,7 +10,7 @@ const SK_BUFF_IFINDEX: usize = 40;
 const SK_BUFF_GSO_SEGS: usize = 164;
 const SK_BUFF_GSO_SIZE: usize = 176;
 
-/// Room for what a program may add to a frame, in bytes.
+/// Maximum number of bytes that the program may add to a frame.
 const ADDED_MAX: usize = 256;
 
 /// Verdicts of tc programs (`linux/pkt_cls.h`).

@@ -1,4 +1,4 @@
-//! Sets the subnets by which the side of a destination is found. They are used for packets that have no flow yet.
+//! Sets the subnets. For a packet that has no flow yet, they determine the side of its destination.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

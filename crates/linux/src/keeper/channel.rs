@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The data of a message is its blob. The blob consists of stretches. A stretch is either a part of `bytes`, or a part of a file. The file
-//! is not copied: its descriptor travels before the memfd's.
+//! is not copied: the message carries the file's descriptor, before the descriptor of the memfd.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -46,7 +46,8 @@ pub enum KeeperClientError {
 }
 
 impl KeeperClientError {
-    /// Whether the keeper's messages have another version. Such a keeper can only be left alone.
+    /// Whether the keeper uses another version of the protocol. An agent cannot use such a keeper, so leave it running and start another
+    /// keeper.
     pub fn is_other_version(&self) -> bool {
         matches!(self, Self::Channel { source, .. } if source.kind() == io::ErrorKind::InvalidData)
     }
@@ -76,7 +77,7 @@ impl KeeperClient {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket =
             socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).map_err(step("making a socket"))?;
-        let address = UnixAddr::new(path).map_err(step("its path"))?;
+        let address = UnixAddr::new(path).map_err(step("the control socket's path"))?;
         connect(socket.as_raw_fd(), &address).map_err(step("connecting"))?;
         let timeouts = SockRef::from(&socket);
         timeouts
@@ -118,19 +119,19 @@ impl KeeperClient {
         credentials
             .map(|credentials| Pid::from_raw(credentials.pid()))
             .map_err(|errno| KeeperClientError::Channel {
-                step: "asking for its process",
+                step: "asking for the keeper's process id",
                 source: errno.into(),
             })
     }
 
-    /// Gives a connection to the keeper. `client` is its live socket, and `replica` is the replica's socket if the plan has one. `input`
-    /// is the logged input that the application gets before the bytes from the socket. Once this function has returned, the keeper gets the
-    /// connection even if the caller dies. The caller closes its own descriptors. [`settle`](Self::settle) tells whether the keeper took
-    /// the connection.
+    /// Gives a connection to the keeper. `client` is the connection's live socket, and `replica` is the replica's socket if the plan has
+    /// one. `input` is the logged input that the application gets before the bytes from the socket. Once this function has returned, the
+    /// keeper gets the connection even if the caller dies. The caller closes its own descriptors. [`settle`](Self::settle) tells whether
+    /// the keeper took the connection.
     ///
     /// # Errors
-    /// The connection was not sent, because the channel failed, or because the keeper refused an earlier connection. That earlier
-    /// connection is lost; try this one again.
+    /// The connection was not sent. Either the channel failed, or the keeper refused an earlier connection. If it refused, only the earlier
+    /// connection is lost: call again for this connection.
     pub fn adopt(
         &mut self,
         adoption: &Adoption,

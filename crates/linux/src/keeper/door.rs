@@ -32,8 +32,8 @@ struct Door {
     seen: Option<Instant>,
     /// Since when the queue has been full.
     full_since: Option<Instant>,
-    /// Counts admitted connections that may not be in the queue yet: each connection holds a clone of this `Rc`. The next
-    /// look at the queue may come before the kernel puts these connections into the queue.
+    /// Counts admitted connections that the kernel has possibly not put into the queue yet: each connection holds a clone of this `Rc`. A
+    /// look at the queue may miss these connections.
     entering: Rc<()>,
 }
 
@@ -70,7 +70,7 @@ impl Doors {
                 Ok(Some(free)) => door.find((free - entering).div_ceil(2)),
                 Ok(None) => door.find(1), // nobody listens, as the caller learns when it connects
                 Err(error) => {
-                    tracing::debug!(%application, %error, "the queue of the application's listener cannot be looked at");
+                    tracing::debug!(%application, %error, "cannot read the listener's accept queue; the connection is not delayed");
                     door.find(1);
                 }
             }

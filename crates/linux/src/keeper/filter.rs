@@ -30,7 +30,7 @@ impl OutputFilter {
         }
     }
 
-    /// Number of `bytes` that must be passed to the application.
+    /// Takes the next input. Returns how many of `bytes`, from the beginning, must be passed to the application.
     pub fn on_input(&mut self, bytes: &[u8]) -> usize {
         match self {
             Self::Http(resumer) => resumer.on_input(bytes),

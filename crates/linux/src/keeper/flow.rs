@@ -1,5 +1,5 @@
 //! A flow moves bytes from one socket of a relayed connection to the other, in one direction. It keeps bytes that the sink does not take at
-//! once, and reads no more until the sink has taken them.
+//! once, and stops reading until the sink has taken them.
 //!
 //! At most one task waits for each direction of a socket. So the task can register in the single waker that tokio has for each direction of
 //! a socket (`poll_*_ready`). The alternative (`readable()`, `writable()`) puts an entry in the socket's list of waiters. The entry would
@@ -80,7 +80,7 @@ impl Outgoing {
 }
 
 /// Waits until `source` has bytes, then until it is the turn of the connection's client (`client`). Then gives the bytes to `take`.
-/// Afterwards other flows reuse the memory of the bytes. Returns `None` at the stream's end.
+/// Afterwards other flows reuse the memory of the bytes. Returns the result of `take`, or `None` at the stream's end.
 ///
 /// # Errors
 /// The source failed.

@@ -6,7 +6,7 @@ use proto::spill::LogPart;
 
 use crate::spill::file_of;
 
-/// Logged bytes, in order. Bytes in a file stay there: the keeper gets the file.
+/// Logged bytes, in order. Spilled bytes stay in their file: the keeper gets the file's descriptor.
 #[derive(Default)]
 pub struct LoggedInput<'a> {
     /// The file that holds the spilled pieces, if there are any.

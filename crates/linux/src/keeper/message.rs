@@ -72,8 +72,8 @@ impl AdoptionPlan {
     }
 }
 
-/// A message from the agent. The agent sends an adoption by reference and keeps it. So if one keeper cannot take the connection, the agent
-/// can give it to another keeper.
+/// A message from the agent. The agent sends an adoption by reference and keeps the adoption. So if one keeper cannot take the connection,
+/// the agent can give it to another keeper.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum KeeperRequest<A = Adoption> {
     /// The message carries the client's socket, the replica's socket if the plan has one, and the logged input as a blob.

@@ -52,11 +52,11 @@ pub struct KeeperOptions {
     /// How long the application may take to accept a connection. Within this time, a connection that the application
     /// refuses is tried again.
     pub connect_timeout: Duration,
-    /// The keeper connects to the application for an idle client when the client sends, or else after this time. From
+    /// The keeper connects to the application for an idle client when the client sends something, or after this time at the latest. From
     /// then on, the application's own idle timeout applies.
     pub idle: Duration,
     /// How long the client may be silent after the output to it has ended. The kernel bounds FIN_WAIT2 by the same time. If a connection
-    /// fails while output is unacknowledged, the keeper waits with the reset: until all output is acknowledged, or until the client has
+    /// fails while output is unacknowledged, the keeper delays the reset until all output is acknowledged, or until the client has
     /// acknowledged nothing for this long.
     pub linger: Duration,
     /// The process ends after it has had no connection and no agent for this long.

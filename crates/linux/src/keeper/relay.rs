@@ -32,7 +32,7 @@ use crate::repair::acknowledged_so_far;
 use crate::transparent::connect_as;
 use crate::wire::MARK_END;
 
-/// Pause before an application that refused is tried again.
+/// Pause before the next attempt to connect to an application that refused the connection.
 const RETRY: Duration = Duration::from_millis(20);
 
 /// Interval at which the keeper checks whether the client of a failed connection has acknowledged all output. The kernel does not notify
@@ -69,9 +69,9 @@ impl ApplicationEnd<'_> {
     }
 }
 
-/// How the application's direction ended.
+/// How the direction from the application to the client ended.
 enum Down {
-    /// The application closed it.
+    /// The application closed its connection.
     Closed,
     /// The reply that ends the connection is complete.
     Finished,
@@ -80,7 +80,7 @@ enum Down {
 impl Relay {
     /// Relays until the connection ends, in order or by a failure.
     pub async fn run(mut self: Box<Self>) {
-        reset_on_close(&self.client); // until the connection has ended in order
+        reset_on_close(&self.client); // undone below if the connection ends normally
         let mut stop = self.keeper.stop.subscribe();
         let outcome = tokio::select! {
             outcome = self.live_and_deliver() => outcome,
@@ -132,7 +132,7 @@ impl Relay {
         }
     }
 
-    /// The futures for later states are boxed when they begin, so an idle connection takes no memory for them.
+    /// Runs the connection. The futures for later states are boxed when these states begin, so an idle connection takes no memory for them.
     async fn live(&mut self) -> Result<(), RelayAbort> {
         if self.output == OutputEnd::FinSent {
             shut_down(&self.client).map_err(client_lost)?;
@@ -178,7 +178,8 @@ impl Relay {
         }
     }
 
-    /// The filter for the application's output, and the bytes that go to the client before it. `None`: nothing may be sent.
+    /// Returns the filter for the application's output, and the bytes that go to the client before that output. `None`: nothing may be sent
+    /// to the client.
     fn filter(&self) -> Option<(OutputFilter, Vec<u8>)> {
         match &self.kept.adoption.plan {
             AdoptionPlan::Silent => None,
@@ -345,8 +346,8 @@ impl Relay {
     }
 }
 
-/// Passes the logged input, then the client's bytes, then the end of the client's stream. Returns early if the
-/// application stops reading; the other direction decides whether that is a failure.
+/// Passes the logged input to the application, then the client's bytes, then the end of the client's stream. Returns early if the
+/// application stops reading: `downstream` decides whether that is a failure.
 async fn upstream(
     keeper: &Keeper,
     kept: &KeptConnection,
@@ -503,13 +504,13 @@ fn shut_down(socket: &TcpStream) -> io::Result<()> {
 /// Makes the kernel send a RST when `socket` is closed. A FIN would make the output look complete.
 fn reset_on_close(socket: &TcpStream) {
     if let Err(error) = SockRef::from(socket).set_linger(Some(Duration::ZERO)) {
-        tracing::error!(%error, "cannot set SO_LINGER; if the connection fails, its end looks like an orderly one");
+        tracing::error!(%error, "cannot set SO_LINGER; if the connection fails, the client sees a normal end");
     }
 }
 
 fn close_in_order(socket: &TcpStream) {
     if let Err(error) = SockRef::from(socket).set_linger(None) {
-        tracing::error!(%error, "cannot clear SO_LINGER; a connection that ended in order is reset");
+        tracing::error!(%error, "cannot clear SO_LINGER; the client gets a RST although the connection ended normally");
     }
 }
 

@@ -79,12 +79,12 @@ fn detach() -> Result<(), KeeperError> {
     }
     // With the agent's scheduling priority, the keeper would take the CPU from the applications to which it relays.
     if let Err(error) = crate::process::yield_precedence() {
-        tracing::debug!(%error, "cannot lower the scheduling priority; the keeper keeps that of its parent");
+        tracing::debug!(%error, "cannot lower the scheduling priority; the keeper keeps its parent's priority");
     }
     crate::process::raise_file_limit().map_err(at("raising the limit of open files"))
 }
 
-/// Serves in this thread until `terminate`, a stop, or disuse.
+/// Serves in this thread until `terminate` completes, an agent stops the keeper, or the keeper has been unused for its time limit.
 pub(super) async fn serve(
     options: KeeperOptions,
     terminate: impl Future<Output = ()>,
@@ -131,7 +131,7 @@ fn open(path: &Path) -> Result<(AsyncFd<OwnedFd>, OwnFile), KeeperError> {
     Ok((listener, file))
 }
 
-/// Attends to agents until the keeper is stopped or unused.
+/// Accepts agents, and serves each agent in a task of its own, until the keeper is stopped or unused.
 async fn accept_agents(keeper: &Rc<Keeper>, listener: &AsyncFd<OwnedFd>) {
     let mut stop = keeper.stop.subscribe();
     loop {
@@ -143,7 +143,7 @@ async fn accept_agents(keeper: &Rc<Keeper>, listener: &AsyncFd<OwnedFd>) {
                     spawn_local(attend(keeper.clone(), agent));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "an agent could not be accepted");
+                    tracing::warn!(%error, "cannot accept a connection of an agent; the keeper tries again");
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -190,8 +190,8 @@ async fn attend(keeper: Rc<Keeper>, agent: AsyncFd<OwnedFd>) {
             Err(_) => break,
         };
         if let Err(error) = say(&agent, &answer).await {
-            // A long answer is sent in a file, whose descriptor may be one too many. Without an answer the agent would think that the
-            // keeper hangs.
+            // A long answer is sent in a memfd, which fails if the process has no free file descriptor. Without any answer, the agent would
+            // conclude that the keeper hangs.
             let _ = say(&agent, &KeeperAnswer::Refused(error.to_string())).await;
         }
         if matches!(answer, KeeperAnswer::Stopping) {

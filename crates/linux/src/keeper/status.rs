@@ -54,7 +54,7 @@ impl KeeperStatus {
         sums.live += count;
     }
 
-    /// The status to report after the keeper died: its live connections ended by [`ConnectionEnding::KeeperLost`].
+    /// The status to report after the keeper died: its live connections count as ended by [`ConnectionEnding::KeeperLost`].
     #[must_use]
     pub fn of_the_past(mut self) -> Self {
         self.connections.clear();
@@ -75,9 +75,10 @@ pub struct KeeperServiceStatus {
     pub adopted: u64,
     /// Live connections.
     pub live: u64,
-    /// Connections that ended, by how they ended.
+    /// Number of connections that ended, by the kind of ending.
     pub ended: BTreeMap<ConnectionEnding, u64>,
-    /// Requests that were answered 503, because they may have been executed and must not be executed again.
+    /// Requests that were answered 503: they may have been executed and must not be executed again, or the application could not be
+    /// reached.
     pub refused: u64,
     /// Requests during whose second execution the application failed. They are not executed a third time.
     pub quarantined: u64,
@@ -161,7 +162,7 @@ pub enum ConnectionEnding {
     Failed,
     /// The keeper was stopped. The client got a reset.
     Stopped,
-    /// The keeper was killed, or none could be started. The client gets a reset when it sends something.
+    /// The keeper was killed, or no keeper could be started. The client gets a reset when it sends something.
     KeeperLost,
 }
 

@@ -15,12 +15,12 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(50);
 /// The place of a connection in the order of turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ClientTurn {
-    /// Outside the order: its client does not wait, or a replica has the reply already.
+    /// The connection is outside the order: its client does not wait, or a replica has the reply already.
     #[default]
     Any,
-    /// Its client waits for its first byte.
+    /// The client waits for its first byte.
     Waits,
-    /// Its client has had its first byte.
+    /// The client has had its first byte.
     Served,
 }
 

@@ -1,21 +1,22 @@
-//! The second guard (nftables). While this node has no right to speak, the guard drops all segments of its own from a service's address.
+//! The second guard (nftables). While this node has no right to speak, the guard drops all segments that this node itself sends from a
+//! service's address.
 //!
 //! The guard is independent of the eBPF programs. If these programs have a bug or are absent (`tc filter del`), no client is reset, and no
 //! client gets an answer that the primary does not know of. A kernel sends a RST of its own accord for every segment that meets no
 //! socket, and a listener on the backup answers a SYN. Packets that the wire forwards do not pass through the table.
 //!
 //! A takeover speaks before the right is granted, since granting takes a message to the kernel. So the guard lets segments with
-//! [`MARK_SPEAK`] pass: restored sockets have this mark, and new connections take it from a SYN that the wire let in. A RST needs the
-//! right, or [`MARK_END`]. This mark is set for the deliberate RST of a connection whose takeover was decided. A wire that took over
-//! some connections while the primary lives has no right either, so the RSTs of these connections need this mark. The kernel never sets
-//! the mark by itself.
+//! [`MARK_SPEAK`] pass: restored sockets have this mark, and new connections inherit it from their SYN, which the wire has marked. A RST
+//! needs the right, or [`MARK_END`]. The node sets `MARK_END` on the deliberate RST of a connection whose takeover was decided. A wire that
+//! took over some connections while the primary lives has no right either, so the RSTs of these connections need `MARK_END` too. The kernel
+//! never sets this mark by itself.
 //!
 //! The table also guards the input. Packets that do not arrive on the service interface have not passed the wire: packets from a
 //! container, from a network behind another interface, or from a program on this node whose segments no eBPF program on `lo` has seen.
 //! No application may serve such packets, a replica least of all. So the table refuses them at once by ICMP (a RST is speech).
 //!
-//! The table also refuses Multipath TCP (RFC 8684): it takes that option out of every SYN that comes to a service, so both ends fall
-//! back to plain TCP. The log of one path lacks bytes of a connection with several paths, and no kernel can restore such a
+//! The table also refuses Multipath TCP (RFC 8684): it removes the Multipath TCP option from every SYN that comes to a service, so both
+//! ends fall back to plain TCP. The log of one path lacks bytes of a connection with several paths, and no kernel can restore such a
 //! connection.
 
 use std::io::{self, Write};
@@ -125,7 +126,7 @@ fn ruleset(table: &str, services: &[Guarded]) -> String {
     let input = "type filter hook input priority mangle; policy accept;";
     let refusal = format!("meta mark != {{ {MARK_LOCAL}, {MARK_SPEAK} }} counter name {REFUSED} reject with");
     let fall_back = "tcp flags & syn == syn tcp option mptcp exists counter reset tcp option mptcp";
-    // If a dead daemon left the table, its sets of speakers stay. Its chains are flushed, so that no rule is there twice.
+    // If a dead daemon left the table, the table's sets of speakers stay. The chains are flushed, so that no rule is there twice.
     format!(
         "add table inet {table}
         add chain inet {table} mute

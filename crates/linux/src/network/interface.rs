@@ -18,8 +18,8 @@ impl Interface {
         Ok(interfaces()?.into_iter().find(|interface| interface.name == name))
     }
 
-    /// The index of the interface that has this name now. It differs from `index` if the interface was deleted and created again. `None`
-    /// if no interface has the name.
+    /// The index that the interface with the name `self.name` has now. It differs from `self.index` if the interface was deleted and
+    /// created again. `None` if no interface has this name.
     pub fn index_now(&self) -> Option<u32> {
         nix::net::if_::if_nametoindex(self.name.as_str()).ok()
     }
@@ -127,7 +127,7 @@ struct EthtoolValue {
     data: u32,
 }
 
-/// Asks the driver of the interface `name` for a number. `command` says for which one.
+/// Asks the driver of the interface `name` for a number. `command` selects the number.
 fn ethtool(socket: &Socket, name: &str, command: u32) -> io::Result<u32> {
     // SAFETY: an ifreq of zeroes is valid: every member of its union is plain integers, addresses or a null pointer.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

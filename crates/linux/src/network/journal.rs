@@ -169,7 +169,7 @@ impl Journal {
         write().map_err(NetworkError::at("write the journal", self.path.display()))
     }
 
-    /// Ends the journal: there is nothing to restore.
+    /// Removes the journal's file, because nothing is left to restore.
     pub(super) fn remove(&self) -> Result<(), NetworkError> {
         fs::remove_file(&self.path).map_err(NetworkError::at("remove the journal", self.path.display()))
     }

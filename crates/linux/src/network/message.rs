@@ -26,7 +26,7 @@ impl RawNetlinkMessage<'_> {
         bytes.map_or([0; COUNT], |bytes| bytes.try_into().expect("as many"))
     }
 
-    /// How a request ended, from an NLMSG_ERROR. Code 0 means success.
+    /// The outcome of a request, read from an NLMSG_ERROR message. Code 0 means success.
     pub(crate) fn outcome(&self) -> io::Result<()> {
         match (self.kind, i32::from_ne_bytes(self.bytes(0))) {
             (NLMSG_ERROR, 0) if self.body.len() >= 4 => Ok(()),

@@ -1,9 +1,8 @@
 //! Sets up the network that a node needs, and later restores the network as it was found.
 //!
-//! [`Network::prepare`] and [`Network::assume`] carry out a [`NetworkPlan`] step by step. Every step is written to a
-//! journal before it is done. So [`Network::remove`] can restore the network as it was found. [`undo`] does the same
-//! after the daemon was killed. Nothing is undone by dropping a [`Network`]: if the daemon dies, forwarding goes on,
-//! and the next daemon takes over from the same journal.
+//! [`Network::prepare`] and [`Network::assume`] carry out a [`NetworkPlan`] step by step. Every step is written to a journal before it is
+//! done. So [`Network::remove`] can restore the network as it was found. [`undo`] does the same after the daemon was killed. Dropping a
+//! [`Network`] undoes nothing: if the daemon dies, forwarding goes on, and the next daemon continues from the same journal.
 //!
 //! | for | what | why |
 //! |---|---|---|
@@ -74,8 +73,8 @@ pub struct Network {
 
 impl Network {
     /// Carries out the steps of `plan` that every part needs. Afterwards the guard is in place, and a VIP may come up once the wire is
-    /// attached. If a dead daemon left a `journal` with the same plan, continues from it. If that daemon's plan differs, first undoes its
-    /// steps.
+    /// attached. If a dead daemon left a `journal` with the same plan, continues from it. If the dead daemon's plan differs, first undoes
+    /// the steps of that daemon.
     ///
     /// # Errors
     /// The step that failed. The steps before it have been undone.
@@ -114,8 +113,8 @@ impl Network {
         Ok(())
     }
 
-    /// The part for `vip` that this daemon, or an earlier one that died, has set up. `None` if there is none, or if a daemon was killed
-    /// while it changed the part.
+    /// The part for `vip` that this daemon has set up, or that an earlier daemon had set up before it died. `None` if no part is set up, or
+    /// if a daemon was killed while it changed the part.
     pub fn part(&self, vip: IpAddr) -> Option<NetworkPart> {
         [NetworkPart::Wire, NetworkPart::Behind, NetworkPart::Alone]
             .into_iter()
@@ -208,7 +207,7 @@ impl Network {
     /// Takes down one VIP and its rule, for all services at that address. Everything else stays.
     ///
     /// # Errors
-    /// If it could not be taken down.
+    /// If the VIP or its rule could not be taken down.
     pub fn lower_vip(&mut self, vip: IpAddr) -> Result<(), UndoError> {
         self.retreat(|step| step.switched() == Some(vip))
     }
@@ -235,8 +234,8 @@ impl Network {
         outcome
     }
 
-    /// Makes the kernel ask again, at the next packet, for a neighbour that has not answered. Otherwise the kernel asks once a second:
-    /// when an unplugged cable is back, the question may come a second late.
+    /// Makes the kernel ask for the neighbour `address` again at the next packet to it, if the neighbour has not answered. Otherwise the
+    /// kernel asks only once a second. After a cable was plugged in again, that may be a second late.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -319,7 +318,7 @@ impl Network {
 /// Logs what could not be undone after a failure. The caller returns the failure itself.
 fn give_up(undone: Result<(), UndoError>) {
     if let Err(error) = undone {
-        tracing::error!(%error, "the network is not restored; the journal keeps what is left");
+        tracing::error!(%error, "the network is not restored; the journal lists the remaining changes");
     }
 }
 
@@ -354,7 +353,7 @@ pub fn raised(journal: &Path) -> Result<Vec<IpAddr>, NetworkError> {
     Ok(vips)
 }
 
-/// The plan that the daemon with `journal`, alive or dead, has begun to carry out; nothing if there is no journal.
+/// The plan that the daemon with `journal`, alive or dead, has begun to carry out. `None` if there is no journal.
 ///
 /// # Errors
 /// If the journal cannot be read or is of another network namespace.

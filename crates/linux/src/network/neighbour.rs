@@ -72,8 +72,8 @@ pub fn resolve(
     Ok(ask(interface, from, address, within, 1)?.first().copied())
 }
 
-/// All neighbours on `interface` that say within the time `within` that they have `address`, sorted. The question is a probe of duplicate
-/// address detection (RFC 5227, RFC 4862), so no neighbour changes its cache. Always waits for the whole time.
+/// Returns the link-layer addresses, sorted, of all neighbours on `interface` that claim `address` within the time `within`. The question
+/// is a probe of duplicate address detection (RFC 5227, RFC 4862), so no neighbour changes its cache. Always waits for the whole time.
 ///
 /// # Errors
 /// If the question cannot be asked.
@@ -147,7 +147,7 @@ fn advertisements() -> [SockFilter; 6] {
     ]
 }
 
-/// The next neighbour that says, before `until`, that it has `address`.
+/// Waits for a neighbour that claims `address`, and returns its link-layer address. `None` if no neighbour claims `address` before `until`.
 fn answer(socket: &mut Socket, address: IpAddr, until: Instant) -> io::Result<Option<Mac>> {
     let mut frame = [0; 2048];
     loop {

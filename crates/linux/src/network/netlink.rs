@@ -36,7 +36,7 @@ const FOREVER: u32 = u32::MAX;
 /// RT_TABLE_LOCAL.
 const TABLE_LOCAL: u32 = 255;
 
-/// Timeout for the kernel to accept packets to a new address. On an interface that is down, the kernel never does.
+/// Timeout for the kernel to accept packets to a new address. On an interface that is down, the kernel never accepts them.
 const LOCAL_WITHIN: Duration = Duration::from_millis(100);
 const LOCAL_POLL: Duration = Duration::from_micros(100);
 
@@ -408,7 +408,8 @@ fn interface(message: LinkMessage) -> Option<Interface> {
     (!interface.name.is_empty()).then_some(interface)
 }
 
-/// The interface's own address. On a point-to-point link that is IFA_LOCAL, and IFA_ADDRESS is the other end's.
+/// The interface's own address. On a point-to-point link, IFA_LOCAL is the interface's own address, and IFA_ADDRESS is the other end's
+/// address.
 fn local_address(message: AddressMessage) -> Option<(u32, IpAddr)> {
     let mut found = None;
     for attribute in message.attributes {

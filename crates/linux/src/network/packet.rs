@@ -37,9 +37,9 @@ const TARGET_LINK_ADDRESS: u8 = 2;
 /// Flag of a neighbour advertisement: the receiver replaces the address that it has cached.
 const OVERRIDE: u32 = 0x2000_0000;
 
-/// Frames that tell all neighbours, unasked, that `address` is at `mac`. For IPv4 there are two frames, a request and a reply. For a second
-/// after the last change of its cache entry (`locktime`), Linux ignores a reply unless the reply's target hardware address is the sender's.
-/// So this reply has the sender's address as its target hardware address.
+/// Frames that tell all neighbours, unasked, that `address` is at `mac`. For IPv4 there are two frames, a request and a reply. After a
+/// cache entry has changed, Linux ignores replies for one second (`locktime`), except a reply whose target hardware address is the sender's
+/// own address. So this reply has the sender's own address there.
 pub(crate) fn announcements(mac: Mac, address: IpAddr) -> Vec<Vec<u8>> {
     match address {
         IpAddr::V4(v4) => vec![

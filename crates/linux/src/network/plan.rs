@@ -75,8 +75,8 @@ fn guarded(service: &NetworkService) -> Guarded {
 
 /// Makes `lo` accept segments that have passed the wire and come back through `lo`. Both the source and the destination of such a segment
 /// are addresses of this node. `accept_local` allows such source addresses. `rp_filter` must not be 1, because then the kernel requires
-/// that the route to the source goes through `lo`; 2 requires only that any route exists. For both settings the kernel uses the larger one
-/// of the interface's value and the value of `all`. IPv6 needs no such step.
+/// that the route to the source goes through `lo`. With 2, the kernel requires only that some route to the source exists. For both settings
+/// the kernel uses the larger one of the interface's value and the value of `all`. IPv6 needs no such step.
 fn own_clients() -> Result<Vec<NetworkStep>, NetworkError> {
     let mut steps = Vec::new();
     for (name, wanted, enough) in [("accept_local", 1, [1, 1]), ("rp_filter", 2, [0, 2])] {

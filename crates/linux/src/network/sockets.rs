@@ -220,7 +220,8 @@ impl SockDiag {
         Ok(Self { socket })
     }
 
-    /// `family`'s sockets on `port` in one of `states`.
+    /// Lists the sockets of `family` whose local port is `port` and whose state is in the bit set `states`. `extensions` selects the
+    /// attributes that the kernel reports.
     fn list(&self, family: u8, extensions: u8, states: u32, port: u16) -> io::Result<Vec<ListedSocket>> {
         let mut like = [0; SOCKET_ID];
         like[..2].copy_from_slice(&port.to_be_bytes());
@@ -376,7 +377,7 @@ fn local(family: u8, id: &SocketId) -> SocketAddr {
     end(family, id, 0, 4)
 }
 
-/// The remote end of a socket, with an IPv4 address in the same case.
+/// The remote end of a socket. An IPv6 socket with an IPv4 connection has an IPv4 address here.
 fn remote(family: u8, id: &SocketId) -> SocketAddr {
     end(family, id, 2, 20)
 }

@@ -34,7 +34,7 @@ pub(super) enum NetworkStep {
 /// `arp_ignore` that the plan requires).
 pub(super) const LOOPBACK: &str = "lo";
 
-/// Journal entry for an object that was there before the step. Undoing the step leaves the object.
+/// Journal entry for an object that was there before the step. Undoing the step leaves the object in place.
 const FOUND: &str = "there";
 
 impl NetworkStep {
@@ -51,7 +51,8 @@ impl NetworkStep {
         }
     }
 
-    /// The VIP, if the step is done or undone when this node's part for that VIP changes.
+    /// The VIP that the step belongs to, if the step is done or undone when this node's part for this VIP changes. `None` for a step that
+    /// every part needs.
     pub(super) fn switched(&self) -> Option<IpAddr> {
         match self {
             Self::Rule(rule) if rule.priority == PRIORITY_FROM_VIP => Some(rule.from),
@@ -182,7 +183,7 @@ pub(super) fn not_ours() -> io::Error {
     )
 }
 
-/// Restores a value, unless another program has changed it since. The other program's value stays.
+/// Restores the old value, unless another program has changed the value since. Then the other program's value stays.
 fn restore(key: &str, ours: &str, found: Option<&str>) -> io::Result<()> {
     let now = sysctl::read(key)?;
     match found {

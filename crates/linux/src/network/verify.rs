@@ -66,7 +66,7 @@ impl Network {
 
     fn stands(&self, step: &NetworkStep) -> Result<bool, NetworkError> {
         match step.stands(&self.netlink, &self.voice, &self.speakers()) {
-            // Its interface is gone.
+            // The step's interface is gone.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENOENT)) => Ok(false),
             stands => stands.map_err(NetworkError::at("look for", step)),
         }

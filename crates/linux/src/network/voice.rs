@@ -54,13 +54,13 @@ impl std::fmt::Debug for SpeakerSets {
 }
 
 impl SpeakerSets {
-    /// For the tables of the calling thread's network namespace.
+    /// Opens a netlink socket, for the guards' tables in the calling thread's network namespace.
     pub(super) fn open() -> Result<Self, NetworkError> {
         let open = || {
             let mut socket = Socket::new(NETLINK_NETFILTER)?;
             socket.bind_auto()?;
             socket.connect(&NetlinkAddr::new(0, 0))?;
-            // The kernel has answered when send(2) returns.
+            // When send(2) returns, the kernel has answered already, so a read need not wait.
             socket.set_non_blocking(true)?;
             Ok(Self { socket })
         };
@@ -104,7 +104,7 @@ impl SpeakerSets {
         self.has(table, SPEAK, service)
     }
 
-    /// Whether the guard of `table` knows `service`.
+    /// Whether `service` is in the set of guarded services of `table`.
     pub(super) fn is_guarded(&self, table: &str, service: SocketAddr) -> io::Result<bool> {
         self.has(table, GUARDED, service)
     }
@@ -144,10 +144,10 @@ impl SpeakerSets {
         let packets = packets.and_then(|bytes| bytes.try_into().ok());
         packets
             .map(u64::from_be_bytes)
-            .ok_or_else(|| io::Error::other("an answer without a number of packets"))
+            .ok_or_else(|| io::Error::other("the kernel's answer has no packet count"))
     }
 
-    /// How many rules `table` has; none if it does not exist.
+    /// Number of rules in `table`. 0 if the table does not exist.
     pub(super) fn rules(&self, table: &str) -> io::Result<usize> {
         let table = attribute(NFTA_RULE_TABLE, &text(table));
         let question = request(NFT_MSG_GETRULE, NLM_F_DUMP, NFPROTO_INET, 0, &table);

@@ -150,7 +150,7 @@ impl SctpWire {
         self.counts
     }
 
-    /// Hands what has arrived to the endpoint, at most `calls` batches per socket. Returns whether there was something.
+    /// Hands the packets that have arrived to the endpoint, at most `calls` batches per socket. Returns whether any packet had arrived.
     pub fn receive(&mut self, now: Instant, calls: usize) -> bool {
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut is_any = false;
@@ -195,8 +195,9 @@ impl SctpWire {
     }
 
     /// Sends the answers to a packet that no association took. An answer to the packet's sender goes to the sender's UDP port, through the
-    /// socket at which the packet arrived. It does not change the port and the socket that are used for an existing association with the
-    /// sender's address. So a peer that restarts and sends its INIT from another port is not trusted until its COOKIE ECHO has come.
+    /// socket at which the packet arrived. The answer does not change the port and the socket that are used for an existing association
+    /// with the sender's address. So a peer that restarts and sends its INIT from another port is not trusted until its COOKIE ECHO has
+    /// come.
     fn answer(&mut self, now: Instant, from: IpAddr, source: PathSource) {
         while let Some(answer) = self.endpoint.poll_answer() {
             let source = if answer.to == from.to_canonical() {

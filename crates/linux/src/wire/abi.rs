@@ -85,7 +85,7 @@ pub(super) struct ServiceState {
     pub doubted: u32,
 }
 
-/// A bit for each exit code.
+/// Returns a bit set with one bit for each exit code in `codes`.
 pub(super) fn crash_codes(codes: &[u8]) -> [u32; 8] {
     let mut words = [0_u32; 8];
     for &code in codes {

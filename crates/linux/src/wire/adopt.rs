@@ -55,7 +55,7 @@ impl Wire {
         Ok(Self::over_pins(node, options, services)?.is_some())
     }
 
-    /// Loads our own programs over the pinned maps, without attaching them. Returns `None` if nothing is pinned.
+    /// Loads our own programs with the pinned maps, without attaching the programs. Returns `None` if nothing is pinned.
     fn over_pins(
         node: &str,
         options: &WireOptions,

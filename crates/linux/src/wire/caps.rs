@@ -50,7 +50,7 @@ impl Wire {
         word.store(any.into(), Ordering::SeqCst);
     }
 
-    /// Forgets all caps: a successor of the agent knows none of the slowed clients.
+    /// Forgets all caps of a dead agent: its successor knows none of the slowed clients.
     pub(super) fn forget_caps(&self) -> Result<(), WireError> {
         for name in ["caps", "promises"] {
             let map = self.map(name);

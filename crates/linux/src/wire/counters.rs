@@ -28,7 +28,7 @@ impl Wire {
         Ok(sums)
     }
 
-    /// Number of refused connections to a service from programs on this node.
+    /// Number of times that a program on this node was refused a connection to a service.
     ///
     /// # Errors
     /// As [`Wire::counters`].

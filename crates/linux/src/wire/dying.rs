@@ -14,7 +14,8 @@ impl Wire {
         self.clients_in("dying", index)
     }
 
-    /// Forgets these clients. Their connections are continued by now, or never will be. From then on, RSTs to them may leave again.
+    /// Forgets these clients. Call this after their connections were continued, or when the connections cannot be continued any more.
+    /// Afterwards, RSTs to these clients may leave again.
     ///
     /// # Errors
     /// The kernel's error.

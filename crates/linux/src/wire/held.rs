@@ -18,7 +18,7 @@ use super::{WireError, WireStep};
 /// `HOLDS_SOME` and `HOLDS_UNTOLD` of `bpf/abi.h`.
 const HOLDS_SOME: u32 = 1;
 const HOLDS_UNTOLD: u32 = 2;
-/// Number of clients in one system call.
+/// Maximum number of clients in one system call.
 const BATCH: usize = 4096;
 
 /// Number of entries in `held` plus number of set bits in `undecided`, of the wire that is pinned in `pins`.
@@ -48,8 +48,8 @@ impl Wire {
     /// segment passes between these clients and the primary.
     ///
     /// # Errors
-    /// The kernel's error; most likely there are too many clients. The clients at the beginning of `clients`, up to the one that
-    /// failed, may be marked already. At [`Gate::Takeover`] there is no error.
+    /// The kernel's error; most likely there are too many clients. Some clients at the beginning of `clients` may be marked already. At
+    /// [`Gate::Takeover`] there is no error.
     pub fn hold(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
         let told = if self.gate(index).0 == Gate::Takeover {
             self.undecided.add(index, clients);
@@ -62,7 +62,8 @@ impl Wire {
     }
 
     /// Marks the connections of these clients as decided: a connection that was restored here stays on this node until it ends, and the
-    /// client's next connection is an ordinary one. When the whole service was taken over, the wire forgets the clients.
+    /// client's next connection is an ordinary one. At [`Gate::Takeover`], the whole service was taken over, and the wire instead forgets
+    /// all undecided clients of the service.
     ///
     /// # Errors
     /// The kernel's error.
@@ -112,7 +113,7 @@ impl Wire {
     }
 
     /// Prepares the holds before a service's gate changes to `gate`. A node that becomes the wire forgets the held clients. In a takeover,
-    /// all SYNs wait until [`hold`](Self::hold) has told which clients are undecided.
+    /// all SYNs wait until [`hold`](Self::hold) has told the wire which clients are undecided.
     pub(super) fn begin_holds(&self, index: u16, gate: Gate) {
         match gate {
             Gate::Takeover => self.set_holds(index, HOLDS_UNTOLD),

@@ -1,4 +1,4 @@
-//! The wire (DESIGN.md §3): loading, attaching, pinning and steering the eBPF programs of `bpf/`.
+//! The wire (DESIGN.md §3): loading, attaching, pinning and controlling the eBPF programs of `bpf/`.
 //!
 //! Everything is pinned under `/sys/fs/bpf/steadfast/NODE`, so when the agent dies, packets are still logged and the gates stay as they
 //! are. [`Wire::remove`] removes all of it.

@@ -97,7 +97,7 @@ impl RingLog {
         batch
     }
 
-    /// The next record before `ends` that need not wait for one in another ring.
+    /// Returns the next record before `ends` that may be read now: no record in another ring must be read before it.
     fn next(&self, ends: &[u64], wait: bool, batch: &mut RingBatch) -> Option<(usize, RecordLocation)> {
         batch.at_end = true;
         let positions = &mut batch.positions;
@@ -127,7 +127,7 @@ pub trait RecordReader {
     /// returned.
     fn record(&mut self, record: &Record, packet: &[u8], source: OnShelf<'_>);
 
-    /// The records so far are about to be removed from the ring.
+    /// Called when the records so far are about to be removed from the rings. Copies from `shelf` the packets that the reader still needs.
     fn keep(&mut self, shelf: &dyn Shelf);
 }
 
@@ -189,12 +189,12 @@ impl Rings {
         }
     }
 
-    /// Hands what was logged up to now to `reader`, SYNs and strangers first. The end of the log of connections is looked up before the end
-    /// of the log of SYNs and strangers. A client becomes known only after its SYN and its first segments were logged. So these segments of
-    /// each connection in the log of connections come before the end that was looked up for the log of SYNs and strangers. Hands over at
-    /// most `records_max` records of each log. The next call goes on to the same ends before it looks for new ones, so a flood of SYNs
-    /// cannot keep the connections from being read. With `wait`, takes new ends, and waits for records that are still being written.
-    /// Returns how many records were handled.
+    /// Hands what was logged up to now to `reader`, SYNs and strangers first. Looks up the end of the log of connections before the end of
+    /// the log of SYNs and strangers. A client becomes known only after its SYN and its first segments were logged as a stranger's. So if a
+    /// connection has records before the first end, its SYN and its first segments are before the second end. Hands over at most
+    /// `records_max` records of each log. The next call goes on to the same ends before it looks for new ones, so a flood of SYNs cannot
+    /// keep the connections from being read. With `wait`, takes new ends, and waits for records that are still being written. Returns how
+    /// many records were handled.
     pub fn drain(&mut self, records_max: usize, wait: bool, reader: &mut impl RecordReader) -> usize {
         let ends = self.under_way.take().filter(|_| !wait).unwrap_or_else(|| {
             let connections = self.connections.ends();

@@ -1,5 +1,5 @@
-//! Notices that someone removed our tc filters: `tc qdisc del dev eth0 clsact` is quickly typed, and without the filters a backup is no
-//! wire and a primary has no guard.
+//! Notices that someone removed our tc filters, for example by `tc qdisc del dev eth0 clsact`. Without the filters, a backup is no wire and
+//! a primary has no guard.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -54,9 +54,9 @@ impl FilterWatch {
         self.interfaces.push(new);
     }
 
-    /// The watched interfaces at which something was removed since the last call, not necessarily a filter of ours. Give each to
-    /// [`Wire::reattach`](super::Wire::reattach), which does no harm where nothing is missing and fails if the interface itself is
-    /// gone.
+    /// The watched interfaces at which something was removed since the last call, not necessarily a filter of ours. Call
+    /// [`Wire::reattach`](super::Wire::reattach) for each. That call does no harm if nothing is missing, and fails if the interface itself
+    /// is gone.
     pub fn check(&self) -> Vec<u32> {
         let mut concerned = Vec::new();
         for _ in 0..TAKEN_MAX {

@@ -51,7 +51,7 @@ impl Wire {
         // SAFETY: within the mapping, aligned; the programs read it as one word.
         let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).gate) };
         word.store(gate_number(gate), Ordering::SeqCst);
-        self.undecided.forget(index); // after the store: before the new gate is stored, a SYN of an undecided client would pass
+        self.undecided.forget(index); // only after the store: otherwise a SYN of an undecided client would pass at the old gate
     }
 
     /// The gate, and the epoch in which it holds.
@@ -104,7 +104,7 @@ impl Wire {
         }
     }
 
-    /// When the other node last sent a packet of the service here: nanoseconds of the monotonic clock, 0 for never.
+    /// Time at which the other node last sent a packet of the service to this node, in nanoseconds of the monotonic clock. 0: never.
     pub fn peer_seen_ns(&self, index: u16) -> u64 {
         // SAFETY: within the mapping, aligned.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).peer_seen_ns) }
@@ -166,7 +166,7 @@ impl Wire {
             .store(word, Ordering::SeqCst);
     }
 
-    /// When the right to speak alone ends: nanoseconds of the monotonic clock; 0: it does not end.
+    /// Time at which the right to speak alone ends, in nanoseconds of the monotonic clock. 0: the right does not end.
     pub fn until(&self, index: u16) -> u64 {
         // SAFETY: as for `set_until`.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).until_ns) }.load(Ordering::SeqCst)

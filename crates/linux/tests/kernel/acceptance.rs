@@ -234,7 +234,7 @@ struct Doubt {
 /// How a talk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TalkOutcome {
-    /// Both sides agreed to the end.
+    /// Core and kernel agreed from the first segment to the last.
     Agreed,
     /// The result depends on the kernel's memory, which is unknown outside the kernel.
     Unknowable,
@@ -283,7 +283,7 @@ impl TunHost {
         (CLIENT, port).into()
     }
 
-    /// Number of times that the kernel dropped input for lack of memory, or made room for it.
+    /// Number of times that the kernel lacked memory for input: it dropped input, or compacted a queue.
     fn memory_events(&self) -> u64 {
         const NAMES: [&str; 6] = [
             "PruneCalled",
@@ -351,7 +351,7 @@ struct ComparedConnection<'a> {
     heard_server: bool,
     /// Number of packets heard from the server.
     packets: u64,
-    /// The server's latest timestamp, and the client's timestamp that it echoed.
+    /// The server's latest timestamp, and the client's timestamp that the server echoed.
     clock: u32,
     echo: u32,
     /// Set if server and core echo different timestamps of the client: the server's value, and the core's value.
@@ -660,7 +660,7 @@ impl<'a> ComparedConnection<'a> {
         self.check(&format_args!("{what}")).map(|()| TalkOutcome::Agreed)
     }
 
-    /// Checks that the visible state of the socket is the one that the core believes.
+    /// Checks that the visible state of the socket is the state that the core believes.
     fn check(&self, what: &impl Debug) -> Result<(), String> {
         self.world.compared.set(self.world.compared.get() + 1);
         let TcpState {

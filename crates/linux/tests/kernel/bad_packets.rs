@@ -74,7 +74,7 @@ impl BadPacketTestbed {
         }
     }
 
-    /// Sends `packet`, which must be logged and must arrive at the primary.
+    /// Sends `packet`, and asserts that it arrives at the primary.
     #[track_caller]
     fn passes(&mut self, what: &str, packet: &[u8]) {
         let mut at_primary = FrameTap::on(&self.lan.primary, "eth0");

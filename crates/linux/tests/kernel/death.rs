@@ -119,7 +119,7 @@ impl ServerChild {
         server
     }
 
-    /// The last answer before `end`.
+    /// Reads answers until `end`. Returns the last answer before it.
     fn read_until(&mut self, end: &str) -> String {
         let mut before = String::new();
         loop {
@@ -482,7 +482,7 @@ fn what_a_dead_process_leaves_is_destroyed_without_a_word() {
 }
 
 /// An agent may die before a dead process' connection is continued. The next agent must learn of the connection. The kernel may still have
-/// its socket (after a FIN), or not (after a RST, because input was unread).
+/// the connection's socket (after a FIN), or not (after a RST, because input was unread).
 #[test]
 fn a_dead_processs_connection_outlives_the_agent() {
     for (family, is_read) in Family::BOTH

@@ -31,7 +31,7 @@ fn spoofed(number: u32) -> (IpAddr, u16) {
     (IpAddr::from([198, 18, high, low]), port)
 }
 
-/// Sends packets out of the client's port.
+/// Returns an injector for the client's port, once the kernel knows the edge's link-layer address.
 fn injector(net: &EdgeNet) -> Injector {
     net.client.run(|| {
         let injector = Injector::open(index_of(&net.client, "eth0")).expect("open");
@@ -50,7 +50,7 @@ fn send(net: &EdgeNet, injector: &Injector, packets: &[Vec<u8>]) {
         .expect("send");
 }
 
-/// Sends a byte there and back.
+/// Sends a byte from the client to the server, then from the server to the client.
 fn exchange((client, server): &(TcpStream, TcpStream), byte: u8) {
     for (mut from, mut to) in [(client, server), (server, client)] {
         from.write_all(&[byte]).expect("write");
@@ -119,7 +119,7 @@ fn a_flood_of_syns_takes_the_place_of_idle_flows_only() {
         "no flow in use was evicted"
     );
     exchange(&idle, 1);
-    assert_eq!(edges[0].counter("uncapped_flows"), 1, "the idle flow was");
+    assert_eq!(edges[0].counter("uncapped_flows"), 1, "the idle flow was evicted");
     // The ring is read again, and copies come again.
     let mut copies = edges[0].copies().expect("copies");
     let drained = copies.drain(usize::MAX, |copy, packet| {

@@ -62,10 +62,13 @@ fn connections_go_by_their_string_in_both_directions_and_stay_there() {
         for edge in [0, 1] {
             assert!(
                 between[edge][1].0 > before[edge][1].0 + 100,
-                "the second one uses the second string"
+                "the second connection uses the second string"
             );
             assert!(between[edge][1].1 > before[edge][1].1 + 100);
-            assert!(after[edge][0].0 > between[edge][0].0 + 100, "the first one stays");
+            assert!(
+                after[edge][0].0 > between[edge][0].0 + 100,
+                "the first connection stays"
+            );
             assert!(after[edge][0].1 > between[edge][0].1 + 100);
         }
         let traffic = edges[0].traffic(1).expect("traffic");
@@ -136,12 +139,12 @@ fn flows_of_a_failed_string_move_and_a_returned_string_gets_new_ones_only() {
     let before = packets(&edges[0]);
     transfer(&idle, 1000);
     transfer(&busy, 1000);
-    assert_eq!(packets(&edges[0])[0], before[0], "they stay where they are");
+    assert_eq!(packets(&edges[0])[0], before[0], "moved flows do not return");
     let new = net.client.connect_pair(&listener);
     transfer(&new, 1000);
     assert!(
         packets(&edges[0])[0].0 > before[0].0,
-        "a new one uses the string that is back"
+        "a new connection uses the string that is back"
     );
     assert!(edges[0].flows().expect("flows") >= 3);
 }

@@ -76,8 +76,8 @@ fn stray(family: Family, number: u32) -> Vec<u8> {
     segment.emit()
 }
 
-/// A segment of the flood's first client, far outside the window of its SYN. The request socket that the SYN created answers each such
-/// segment with an acknowledgement (`tcp_check_req`), although there was no handshake.
+/// A segment of the flood's first client. Its sequence number is far outside the server's receive window. The request socket that the
+/// client's SYN created answers each such segment with an acknowledgement (`tcp_check_req`), although the handshake is not complete.
 fn outside_the_window(family: Family, number: u32) -> Vec<u8> {
     const FIRST: u32 = 0;
     let segment = Segment {

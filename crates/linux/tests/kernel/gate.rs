@@ -372,8 +372,8 @@ fn say(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) {
     assert_same_stream("said", &received, bytes);
 }
 
-/// In a takeover, the old primary is not heard, the client's packets are kept in the log until its socket is ready, and every
-/// byte reaches the socket once.
+/// In a takeover, the old primary is not heard. The client's packets are kept in the log until the connection's socket is ready. Every byte
+/// reaches the socket once.
 #[test]
 fn a_connection_is_switched_from_the_log_to_its_socket() {
     for family in Family::BOTH {
@@ -519,8 +519,8 @@ fn new_connections_pass_in_a_takeover_and_after_it() {
     }
 }
 
-/// The listener must not contradict what was said on a connection. So SYNs of clients with undecided connections wait, and all
-/// SYNs wait as long as these clients are unknown.
+/// The listener must not answer a client whose earlier connection is undecided. So the SYNs of such clients wait. While the wire does not
+/// know which clients these are, all SYNs wait.
 #[test]
 fn syns_of_undecided_clients_wait() {
     for family in Family::BOTH {
@@ -578,7 +578,7 @@ fn a_syn_cookie_opens_a_connection_in_a_takeover() {
     }
 }
 
-/// A node that becomes the wire again does not hold the clients that it held when it last stopped being the wire.
+/// A node that becomes the wire again does not hold the clients that it held when it was the wire before.
 #[test]
 fn a_new_wire_holds_nobody() {
     for family in Family::BOTH {

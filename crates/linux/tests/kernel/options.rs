@@ -514,7 +514,7 @@ fn odd_options(random: &mut Random, value: u32) -> Vec<u8> {
 }
 
 /// Whether Linux 6.7 and newer drop a segment with these options unread. They do so if an option has an impossible length, and an
-/// authentication option would fit between its first byte and the end of the list (`tcp_do_parse_auth_options`).
+/// authentication option would fit between the first byte of that option and the end of the list (`tcp_do_parse_auth_options`).
 fn is_dropped_unread(options: &[u8]) -> bool {
     const AUTHENTICATION_MIN: usize = 5;
     let mut list = options.to_vec();

@@ -1,5 +1,5 @@
-//! SCTP between two of our endpoints on real sockets: over UDP and raw IP, over IPv4 and IPv6, with a path that is cut, and with packets of
-//! strangers.
+//! SCTP between two of our endpoints on real sockets: over UDP and raw IP, over IPv4 and IPv6, with a path that is cut, and with packets
+//! from a program that is not the association's peer.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -131,7 +131,7 @@ fn strangers_cost_no_state() {
         ends[1].wire.counts().refused >= 199 && ends[1].wire.counts().malformed >= 199
     });
     assert!(is_established(&far) && far.wire.endpoint.len() == 1);
-    let counts = far.association().expect("it goes on").counts();
+    let counts = far.association().expect("the association continues").counts();
     assert_eq!(counts.forged, 199);
     // Answers still go to the peer: the forged packets did not divert them.
     near.to_send = 100_000;
@@ -165,12 +165,12 @@ fn a_watched_path_is_left_within_fifty_milliseconds() {
     run("data over the other path", &mut [&mut near, &mut far], |ends| {
         ends[1].received == 1_000_000
     });
-    let association = near.association().expect("it goes on");
+    let association = near.association().expect("the association continues");
     assert_eq!(association.current(), PathId(1));
     eprintln!("longest gap {:?}", far.longest_gap);
 }
 
-/// A stranger's program on the near host, at another UDP port and another SCTP port than the association's.
+/// A program on the near host that is not the association's peer. Its UDP port and its SCTP port differ from the peer's.
 struct WireStranger(UdpSocket);
 
 impl WireStranger {
@@ -234,8 +234,8 @@ fn a_flood_of_calls_and_replayed_cookies_cost_no_state() {
         let counts = ends[0].wire.endpoint.counts();
         counts.inits == FLOOD && ends[0].wire.counts().received == FLOOD
     });
-    assert!(far.wire.endpoint.is_empty(), "a call leaves nothing behind");
-    // The stranger is at its own address, so it can take a cookie and use it once.
+    assert!(far.wire.endpoint.is_empty(), "an INIT leaves no state behind");
+    // The stranger sends from its real address. So it receives the cookie in the INIT ACK, and can use the cookie once.
     let (mut tag, mut cookie) = (0, None);
     run("an INIT ACK", &mut [&mut far], |_| {
         stranger.call(77);

@@ -1,4 +1,4 @@
-//! A client that is not Linux: smoltcp, in this process, behind a router, through a takeover.
+//! A takeover with a client that is not Linux: smoltcp, in this process, behind a router.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
@@ -21,7 +21,7 @@ use crate::support::wire_on::{WireOn, options};
 use crate::support::{PATIENCE, assert_same_stream, eventually, stream};
 
 const MEGABYTE: usize = 1 << 20;
-/// Bytes in flight at the takeover: less than any window.
+/// Bytes that the client sends between the primary's end and the takeover. Less than any window.
 const HELD: usize = 20_000;
 
 /// The TUN interface as a device of smoltcp.
@@ -83,6 +83,8 @@ struct Stack {
 }
 
 impl Stack {
+    /// The stack behind the client's host, which becomes a router. `None`, with a message, if this machine has no TUN device.
+    ///
     /// ```text
     ///   smoltcp (10.1.0.2, fd01::2) ── tun0: client's host, a router ── lan
     /// ```
@@ -186,7 +188,7 @@ impl Stack {
     }
 }
 
-// The clock wraps.
+// A TCP timestamp has 32 bits and wraps.
 fn milliseconds() -> u32 {
     Instant::now().total_millis() as u32
 }
@@ -208,8 +210,8 @@ fn a_second_stack_goes_on() {
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
         let reading = LogThread::of(&wire);
         let listener = lan.primary.listen(family.vip());
-        // smoltcp 0.12 ignores the size of timestamps when it fills segments, and then cannot send the segments, because they are too
-        // large.
+        // smoltcp 0.12 ignores the size of the timestamp option when it fills a segment. Such a segment exceeds the MTU, so smoltcp cannot
+        // send it.
         set_tcp(&listener, libc::TCP_MAXSEG, 1400);
         let Some(mut stack) = Stack::behind(&lan, family, timestamps) else {
             return;
@@ -227,7 +229,7 @@ fn a_second_stack_goes_on() {
             assert_eq!(tcp_info(&server).tcpi_options & 1 != 0, timestamps);
             server.set_nonblocking(true).expect("non-blocking");
             let (mut written, mut read) = (0, vec![0; 64 << 10]);
-            eventually("half of it is there", || {
+            eventually("half of each stream has arrived", || {
                 written += (&server).write(&output[written..]).unwrap_or(0);
                 while (&server).read(&mut read).is_ok() {}
                 let is_half_heard = bounds.heard.load(Ordering::SeqCst) == MEGABYTE;
@@ -237,7 +239,7 @@ fn a_second_stack_goes_on() {
             });
             lan.power_off_primary();
             bounds.may_say.store(MEGABYTE + HELD, Ordering::SeqCst);
-            eventually("more is said, to nobody", || {
+            eventually("the bytes that no server receives are logged", || {
                 (reading.now().transcript(address).input.len() == MEGABYTE + HELD).then_some(())
             });
             let taken = take_over(&lan.backup, &wire, &reading, address, family);
@@ -254,7 +256,7 @@ fn a_second_stack_goes_on() {
                 (&taken.socket).read_to_end(&mut whole).expect("the rest");
                 assert_same_stream("the input", &whole, &input);
             });
-            let heard = client.join().expect("the client is content");
+            let heard = client.join().expect("the client does not panic");
             assert_same_stream("the output", &heard, &output);
         });
     }

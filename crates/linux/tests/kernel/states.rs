@@ -247,7 +247,7 @@ fn output_that_the_client_holds_out_of_order_is_completed() {
         says(0);
         testbed.deliver(true);
         says(1000);
-        eventually("the client holds what came behind it", || {
+        eventually("the client holds the second segment", || {
             (tcp_info(&testbed.client).tcpi_rcv_ooopack > 0).then_some(())
         });
         testbed.power_off();
@@ -283,7 +283,8 @@ fn both_have_closed_at_once() {
     }
 }
 
-/// LAST-ACK: the client has closed, then the server. Either the server's last data and FIN were lost, or their acknowledgement.
+/// LAST-ACK: the client has closed, then the server. Either the server's last data and FIN were lost, or the client's acknowledgement of
+/// them was.
 #[test]
 fn a_server_that_closes_last_is_heard() {
     for (family, delivered) in [(Family::V4, true), (Family::V6, false), (Family::V4, false)] {
@@ -423,7 +424,7 @@ fn urgent_data_is_not_protected() {
     }
 }
 
-/// Brings the testbed's connection to rest. `case`, from 0 to 4, selects the traffic that precedes the rest.
+/// Creates the traffic that `case`, from 0 to 4, selects. Then waits until no bytes are in flight.
 fn bring_to_rest(testbed: &WireTestbed, talk: &mut Talk, case: usize) {
     match case {
         0 => {}

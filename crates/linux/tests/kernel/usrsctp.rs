@@ -1,5 +1,5 @@
-//! Tests our SCTP against another implementation: usrsctp, FreeBSD's stack in user space, as client and as server. The program that uses it
-//! is `support/usrsctp_peer.c`.
+//! Tests our SCTP against another implementation: usrsctp, FreeBSD's stack in user space, as client and as server. The program
+//! `support/usrsctp_peer.c` uses usrsctp.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -87,8 +87,8 @@ fn cell(program: &std::path::Path, listens: bool, is_source: bool, family: Famil
         ours.to_send = BYTES;
     }
     let mut is_cut = trouble != Trouble::Cut;
-    // The losses end before the transfer does. If usrsctp's last packet were lost, usrsctp would have ended, and our endpoint would get no
-    // answer.
+    // The losses end before the transfer does. If usrsctp's last packet were lost, our endpoint would repeat its own last packet, but the
+    // usrsctp program would already have exited.
     let mut is_losing = trouble == Trouble::Loss;
     run(&name, &mut [&mut ours], |ends| {
         // `unacknowledged` also counts headers, so it may be larger than the bytes that were handed over.

@@ -56,7 +56,7 @@ fn filters_that_were_removed_are_put_back() {
         for bystander in &mut bystanders {
             bystander.assert_undisturbed(&reading);
         }
-        assert_eq!(watch.check(), [] as [u32; 0], "{removal}: our own doing is none");
+        assert_eq!(watch.check(), [] as [u32; 0], "{removal}: not a removal");
     }
     for family in Family::BOTH {
         assert_eq!(wire.drops(family), []);

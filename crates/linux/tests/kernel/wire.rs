@@ -188,7 +188,7 @@ fn packet_of(family: Family, len: usize) -> Vec<u8> {
     segment.emit()
 }
 
-/// The records that a wire logs of `packets`: flags and bytes.
+/// Returns the flags and the bytes of each record that a wire logs for `packets`.
 fn logged(lan: &Lan, chunks_only: bool, packets: &[Vec<u8>]) -> Vec<(u8, Vec<u8>)> {
     const MTU: usize = 1500;
     let options = WireOptions {
@@ -260,7 +260,7 @@ fn what_overflows_is_read_in_its_turn() {
             tap.put(lan.backup.mac(), lan.client.mac(), &packet_of(Family::V4, len));
         }
         wire.wait_for(Family::V4, "logged_in_packets", part * 100);
-        // Read a part of the first ring only. The next packets then fit into the first ring, although the second ring has earlier ones.
+        // Read a part of the first ring only. The next packets then fit into the first ring, although the second ring has earlier packets.
         rings.drain(20, false, &mut |_: &Record, packet: &[u8]| {
             read.push(packet.len())
         });
@@ -303,7 +303,7 @@ fn a_full_ring_drops_and_nothing_is_lost() {
     );
 }
 
-/// The fill as `ring_fill_bytes` reports it.
+/// The fill, which `ring_fill_bytes` reports, is the size of all unread records.
 #[test]
 fn a_ring_is_as_full_as_what_nobody_has_read() {
     /// Bytes of the kernel's header of a record and of the padding behind the record.

@@ -220,7 +220,7 @@ fn a_page_of_an_earlier_census_or_of_nobody_s_question_does_not_count() {
     };
     table.on_page(stuck);
     assert!(!table.is_census_complete());
-    assert_eq!(table.poll_census(at(10)), None, "it would never end");
+    assert_eq!(table.poll_census(at(10)), None, "this page leads nowhere");
     let elsewhere = PageQuery {
         after: Some(client(1)),
         ..query
@@ -229,7 +229,7 @@ fn a_page_of_an_earlier_census_or_of_nobody_s_question_does_not_count() {
     assert!(!table.is_census_complete() && shown(&table, 10).is_empty());
     table.set_wire(false);
     table.on_page(page(&clients(0..3), query));
-    assert!(shown(&table, 10).is_empty(), "another one is the wire now");
+    assert!(shown(&table, 10).is_empty(), "this node is not the wire now");
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn many_silent_ones_are_asked_about_at_a_gentle_pace() {
             }
         }
     }
-    assert_eq!(asked.len(), 10_000, "each is");
+    assert_eq!(asked.len(), 10_000, "every client is asked about");
     let questions = asked.values().sum::<usize>().div_ceil(QUESTION_MAX);
     assert!(questions <= 20_000 / 50 + 1, "{questions}");
 }
@@ -392,7 +392,7 @@ fn who_has_vanished_is_forgotten_and_who_is_silent_is_not() {
         assert_eq!(
             table.len(),
             200,
-            "nobody is asked about who has not been silent for long"
+            "a client that was silent only briefly is not asked about"
         );
         connect(&mut table, 60_000, client(0));
         kernel.insert(client(0));

@@ -117,7 +117,7 @@ impl TestPair {
         self.now = until;
     }
 
-    /// Sends message `number`, whose length depends on it.
+    /// Sends message `number`. The number determines the message's length.
     fn send(&mut self, end: usize, number: u32) -> bool {
         let is_taken = self.ends[end].send(number, contents(number).into());
         self.settle();

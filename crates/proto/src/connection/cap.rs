@@ -46,7 +46,7 @@ pub(crate) enum CapChange {
     Forget,
 }
 
-/// The window promised to the client since its connection got a cap. `withhold` in `bpf/cap.h` does the same.
+/// The window promised to the client since its connection got a cap. `withhold` in `bpf/cap.h` implements the same rules.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowPromise {
     edge: Seq,
@@ -166,8 +166,8 @@ impl Connection {
         }
     }
 
-    /// Sends a window update if the client may be waiting for window beyond the old cap `edge`: the primary's last
-    /// acknowledgement again, with the window that was withheld. A client that has heard newer segments ignores it.
+    /// If the client may be waiting for window beyond the old cap `edge`, sends a window update. The update repeats the primary's last
+    /// acknowledgement, with the window that was withheld. A client that has heard newer segments ignores the update.
     fn update(&self, edge: Offset, say: &mut impl FnMut(CapChange)) {
         let Some(window) = self.server.right_edge.0.checked_sub(self.server.acknowledged.0) else {
             return;
@@ -433,7 +433,7 @@ mod tests {
         assert!(matches!(upload.protection(), Protection::Unprotected(_)));
     }
 
-    /// Requests behind a complete one are held back, because the reply to the complete one makes room.
+    /// Requests behind a complete request are held back, because the reply to the complete request frees memory.
     #[test]
     fn requests_behind_one_that_is_to_be_answered_are() {
         let mut upload = CapUpload::new(RestartPolicy::Http, 300_000);

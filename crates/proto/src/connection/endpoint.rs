@@ -17,7 +17,7 @@ pub struct Endpoint {
     pub vip: SocketAddr,
     /// First sequence number that the client has not acknowledged (SND.UNA).
     pub send_unacknowledged: Seq,
-    /// The output that the client has not acknowledged. The restored socket is loaded with it as already sent.
+    /// The output that the client has not acknowledged. The restored socket gets this output as data that it has already sent.
     pub unacknowledged: Range<Offset>,
     /// Next sequence number expected from the client (RCV.NXT).
     pub receive_next: Seq,
@@ -50,11 +50,11 @@ pub struct Endpoint {
 /// Clocks of both sides (RFC 7323).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointTimestamps {
-    /// The server's latest value.
+    /// The server's latest timestamp.
     pub value: u32,
     /// When `value` was seen.
     pub at: Instant,
-    /// The client's latest value, to be echoed.
+    /// The client's latest timestamp, which the server echoes.
     pub echo: u32,
 }
 

@@ -9,7 +9,7 @@ use crate::census::Terms;
 use crate::packet::Segment;
 use crate::{Instant, Offset, Seq};
 
-/// Where both streams stood when neither side owed the other anything.
+/// The positions of both streams at a moment when no request was unanswered and no byte was unacknowledged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Middle {
     /// Sequence number of the input's next byte (RCV.NXT).
@@ -23,7 +23,7 @@ pub(crate) struct Middle {
 const SILENCE: Duration = Duration::from_secs(1);
 
 impl Connection {
-    /// The connection of `client` with `vip` as it was at `middle`; all segments since then are to be given to it. Its handshake
+    /// The connection of `client` with `vip` as it was at `middle`. The caller gives the connection all segments since then. The handshake
     /// agreed on `terms`. `reply` is the server's first output since then, logged at `at`. The connection is on probation.
     pub(crate) fn learnt(
         (client, vip): (SocketAddr, SocketAddr),
@@ -71,7 +71,7 @@ impl Connection {
         }
     }
 
-    /// Whether nothing has yet proved that it was right to learn the connection.
+    /// Whether the connection is on probation: there is no proof yet that it was learnt correctly.
     pub(crate) fn is_on_probation(&self) -> bool {
         self.probation.is_some()
     }

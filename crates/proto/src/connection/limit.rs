@@ -29,9 +29,8 @@ impl Connection {
         self.input.spilled()
     }
 
-    /// Bytes of memory that the logs may hold. Unacknowledged bytes do not count, in either direction: a takeover needs all of
-    /// them, they cannot be spilled, and the windows and send buffers of both sides bound them. The follower's
-    /// memory has a bound of its own.
+    /// Bytes of memory that the logs may hold. Unacknowledged bytes do not count, in either direction: a takeover needs all of them, and
+    /// they cannot be spilled. The windows and send buffers of both sides bound these bytes. The follower's memory has a bound of its own.
     fn bound(&self) -> usize {
         let input = self.input.end().since(self.input_acknowledged());
         let output = self.output.end().since(self.output.base());
@@ -52,8 +51,8 @@ impl Connection {
         }
     }
 
-    /// Brings the logs down to `bound` bytes of memory. Spills input if possible. Otherwise gives up a reply, and if this does not
-    /// suffice, the whole connection, for the reason `why`.
+    /// Brings the logs down to `bound` bytes of memory. Spills input if possible. Otherwise gives up the input that is kept for a reply
+    /// only. If this does not suffice, gives up the whole connection, for the reason `why`.
     pub fn hold(&mut self, bound: usize, why: LogFull) {
         let full = match self.spill(bound) {
             Ok(()) => return,
@@ -66,7 +65,7 @@ impl Connection {
         }
     }
 
-    /// Called when input may not be kept: gives up a reply, or else the whole connection.
+    /// Called when input may not be kept. Gives up the input that is kept for a reply only, or else the whole connection.
     pub(super) fn give_up_input(&mut self, full: LogFull) {
         if !self.shed(full) {
             self.unprotect(UnprotectedCause::Full(full));

@@ -70,7 +70,7 @@ impl Connection {
         }
     }
 
-    /// Whether the replica lacks input that the primary has accepted, or has not said yet what the primary has said.
+    /// Whether the replica lacks input that the primary has accepted, or has not yet sent all output that the primary has sent.
     pub(crate) fn is_owed_to_replica(&self) -> bool {
         let acknowledged = self.input_acknowledged();
         let ended = self.input.fin() == Some(acknowledged);
@@ -78,7 +78,7 @@ impl Connection {
         self.spoiled.is_none() && self.follower.replica().is_some_and(is_behind)
     }
 
-    /// Bytes that the primary has accepted and the replica did not get.
+    /// Number of input bytes that the primary has accepted and the replica did not get.
     pub(crate) fn unfed(&self) -> u64 {
         let acknowledged = self.input_acknowledged();
         let replica = self.follower.replica();
@@ -138,8 +138,8 @@ impl Connection {
 
     /// Whether a restored socket can get past the holes in the out-log. Segments behind a hole were released, so the client may
     /// have them. Then the client acknowledges these segments as soon as the hole is filled. A socket that has not sent them yet ignores
-    /// that acknowledgement for ever. So the socket must be able to send up to their end before any acknowledgement comes, and it must
-    /// send the same bytes.
+    /// that acknowledgement for ever. So before any acknowledgement comes, the socket must be able to send up to the end of these segments,
+    /// and it must send the same bytes.
     fn bridges_hole(&self) -> Result<(), String> {
         if !self.output.has_holes() {
             return Ok(());

@@ -28,8 +28,8 @@ struct Place {
     place: usize,
     /// Whether the segment replaces the held segment at this place: it begins lower, or it begins at the same number and is not shorter. So
     /// a repeated segment replaces its first copy. If the first copy were sent after a failover, the acknowledgement would echo its old
-    /// timestamp. The sender would conclude that the round trip took all of the failover, and that its timeout was a mistake (RFC 7323 §4,
-    /// RFC 3522).
+    /// timestamp. The sender would conclude that the round trip lasted as long as the failover, and that its retransmission was spurious
+    /// (RFC 7323 §4, RFC 3522).
     replaces: bool,
 }
 
@@ -84,7 +84,8 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         held.map(|held| &held.packet)
     }
 
-    /// A packet enters the cluster. `packet` copies it if it is to be held. `is_suspected`: the connection's string has missed heartbeats.
+    /// A packet enters the cluster. If the cache holds the packet, it calls `packet` for a copy. `is_suspected`: the connection's string
+    /// has missed heartbeats.
     pub fn on_entering(
         &mut self,
         key: K,
@@ -153,8 +154,8 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         }
     }
 
-    /// Whether an entering packet that is not among the waiting packets becomes the second packet. Data are worth more than an
-    /// acknowledgement alone: the answer to data brings the acknowledgement, too.
+    /// Whether an entering packet that is not among the waiting packets becomes the second packet. Data are worth more than a pure
+    /// acknowledgement: once the data are answered, the sender's next packets carry the acknowledgement, too.
     fn is_newest(&self, key: K, segment: &EdgeSegment) -> bool {
         let kept = self.store.connections.get(&key);
         let second = kept.and_then(|kept| kept.second.as_ref());
@@ -260,7 +261,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         self.store.forget(key);
     }
 
-    /// Notes a FIN that enters, if the connection has an entry. Policy `syn` does not ask for FINs.
+    /// Notes a FIN that enters, if the connection has an entry. Policy `syn` does not track FINs.
     fn note_fin(&mut self, key: K, segment: &EdgeSegment) {
         if segment.fin && self.store.config.policy != CachePolicy::Syn {
             self.store.unpack(key);
@@ -322,7 +323,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         }
     }
 
-    /// Holds a second packet in the place of the earlier one. Returns whether there was room.
+    /// Replaces the connection's second packet. Returns whether there was room for the new packet.
     fn hold_second(
         &mut self,
         key: K,

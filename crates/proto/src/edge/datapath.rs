@@ -34,9 +34,9 @@ pub enum DestinationSide {
 /// A string as the data path sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct DataPathString {
-    /// Treatment of its packets.
+    /// Treatment of the string's packets.
     pub steering: StringSteering,
-    /// Grows when the string's flows are to leave it. A flow that still has another number moves to the string of its slot.
+    /// Increases when the string's flows are to leave the string. A flow that still has an earlier number moves to the string of its slot.
     pub generation: u32,
     /// Number of the current period of caching, as in `bpf/edge_abi.h`. 0: no packets are copied.
     pub caching_epoch: u32,
@@ -44,9 +44,9 @@ pub struct DataPathString {
     pub copies_entering: bool,
     /// Most bytes that a leaving window may offer; 0: no limit.
     pub cap: u32,
-    /// Whether it has a next hop for IPv4 packets.
+    /// Whether the string has a next hop for IPv4 packets.
     pub has_v4: bool,
-    /// Whether it has a next hop for IPv6 packets.
+    /// Whether the string has a next hop for IPv6 packets.
     pub has_v6: bool,
 }
 
@@ -109,9 +109,9 @@ pub struct DataPath {
     pub strings: Vec<DataPathString>,
     /// The string of each slot.
     pub slots: Box<[u8; SLOTS]>,
-    /// The side of destinations, each with the address (IPv4 as `::ffff:a.b.c.d`) and the length of its prefix in bits.
+    /// The subnets of destinations: address (IPv4 as `::ffff:a.b.c.d`), length of the prefix in bits, and side.
     pub subnets: Vec<(u128, u32, DestinationSide)>,
-    /// The side of all other destinations.
+    /// The side of destinations in none of the subnets.
     pub default_side: DestinationSide,
     /// The packets that are copied.
     pub policy: Option<CachePolicy>,
@@ -162,7 +162,7 @@ impl DataPath {
         self.flows.values().filter(|flow| flow.string == string).count()
     }
 
-    /// Moves the flows of earlier generations of a string. Returns their number.
+    /// Moves the string's flows that have an earlier generation. Returns the number of moved flows.
     pub fn sweep(&mut self, string: usize) -> u64 {
         let mut moved = 0;
         for flow in self.flows.values_mut() {
@@ -230,7 +230,7 @@ impl DataPath {
         longest.map_or(self.default_side, |(_, _, side)| *side)
     }
 
-    /// Counts the packet's traffic: packets and bytes on the wire.
+    /// Counts the packet's traffic: packets and bytes, as on the cable.
     fn count_traffic(
         &mut self,
         read: &EdgePacket,
@@ -340,7 +340,7 @@ impl DataPath {
         self.flows.get_mut(key).expect("the caller has looked it up")
     }
 
-    /// Whether this is the SYN of another connection than the one that the flow had so far.
+    /// Whether this packet is the SYN of a new connection, and not of the connection that the flow has so far.
     fn is_new_connection(&mut self, read: &EdgePacket, segment: Option<EdgeSegment>) -> bool {
         let opens = |segment: &EdgeSegment| segment.syn && segment.ack.is_none() && !segment.rst;
         let Some(syn) = segment.filter(opens) else {
@@ -367,7 +367,7 @@ impl DataPath {
         };
     }
 
-    /// The string of a flow that has an entering packet. Moves the flow if its string has failed since.
+    /// Returns the string for an entering packet of a known flow. Moves the flow first if its string has failed.
     fn string_of(&mut self, key: &DataPathKey) -> usize {
         let DataPathFlow {
             string,

@@ -27,12 +27,12 @@ pub(super) fn bytes<const COUNT: usize>(packet: &[u8], at: usize) -> Option<[u8;
     packet.get(at..)?.first_chunk().copied()
 }
 
-/// A big-endian number of a packet.
+/// The big-endian 16-bit number at `at` of a packet.
 pub(super) fn short(packet: &[u8], at: usize) -> Option<u16> {
     bytes(packet, at).map(u16::from_be_bytes)
 }
 
-/// A big-endian number of a packet.
+/// The big-endian 32-bit number at `at` of a packet.
 pub(super) fn long(packet: &[u8], at: usize) -> Option<u32> {
     bytes(packet, at).map(u32::from_be_bytes)
 }

@@ -1,4 +1,4 @@
-//! The eBPF programs' knowledge of the cache: which sequence numbers of one flow it holds.
+//! The eBPF programs' knowledge of the cache: which sequence numbers of one flow the cache holds.
 //!
 //! The programs copy a packet only if it may change what the cache holds of its flow. So most packets of a failing string cost no copy. The
 //! mirror does not learn that the cache refused a packet for lack of memory. So a shorter retransmission of the refused packet is not
@@ -125,8 +125,8 @@ impl CacheMirror {
         }
         if self.fin_out && self.fin_end.is_some_and(|fin| ack.reaches(fin)) {
             *self = Self {
-                // If the mirror is deep, the cache may have forgotten the connection between the two FINs. Then the cache knows only one
-                // of the FINs, and does not forget the connection now.
+                // If `is_deep` is set, the cache may have forgotten the connection between the two FINs. Then the cache knows only one of
+                // the FINs, and does not forget the connection now.
                 is_unsure: self.is_deep && second == SecondPacket::Newest,
                 ..Self::default()
             };

@@ -45,9 +45,9 @@ pub const DUPLICATES: u32 = 3;
 pub struct RecoveryConfig {
     /// Time between two heartbeats over the string.
     pub heartbeat: Duration,
-    /// Number of missing heartbeats that is declared a failure of the string.
+    /// Number of missing heartbeats after which the string's failure is declared.
     pub missed: u32,
-    /// Number of missing heartbeats that begins the caching; 0: caching is always on.
+    /// Number of missing heartbeats after which caching begins. 0: caching is always on.
     pub caching_after: u32,
     /// For this long after the last heartbeat, leaving packets also count as signs of life, because a full queue may lose the heartbeats.
     pub traffic_timeout: Duration,
@@ -63,12 +63,12 @@ pub enum InvalidRecovery {
     /// `heartbeat` or `missed` is zero.
     #[error("{0} must be positive")]
     Zero(&'static str),
-    /// Caching that would begin after the failure is declared.
+    /// Caching would begin only after the failure is declared.
     #[error("caching_after is {caching_after}, but must not exceed missed, which is {missed}")]
     Late {
         /// The configured value.
         caching_after: u32,
-        /// Number of missing heartbeats that is a failure.
+        /// Number of missing heartbeats after which the failure is declared.
         missed: u32,
     },
     /// Too few copies for a sender to infer a loss.
@@ -100,7 +100,7 @@ impl RecoveryConfig {
         Ok(())
     }
 
-    /// Length of a silence that is a failure.
+    /// Length of the silence after which the failure is declared.
     pub fn patience(&self) -> Duration {
         self.heartbeat * self.missed
     }
@@ -134,7 +134,7 @@ enum StringEvent {
     Heartbeat,
     /// Heartbeats are missing: [`RecoveryConfig::caching_after`].
     Late,
-    /// More are missing: [`RecoveryConfig::missed`].
+    /// More heartbeats are missing: [`RecoveryConfig::missed`].
     Silent,
     /// The connections have another string.
     Completed,
@@ -366,7 +366,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         }
     }
 
-    /// The connections have another string now, whose first heartbeat has not been heard yet. Returns the packets to send over
+    /// The connections have another string now. The first heartbeat of that string has not been heard yet. Returns the packets to send over
     /// the new string. There are none if the old string has not failed.
     pub fn complete(&mut self, now: Instant) -> impl Iterator<Item = Resend<K, P>> + use<K, P> {
         let failed = self.state == StringState::Failed;

@@ -29,7 +29,8 @@ pub enum StringPhase {
 /// Events that change the state of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PhaseEvent {
-    /// A heartbeat arrived over the string. On a Blind string, only a heartbeat counts that says that the other edge hears the string, too.
+    /// A heartbeat arrived over the string. On a Blind string, a heartbeat counts only if it says that the other edge hears the string,
+    /// too.
     Heard,
     /// Enough heartbeats are missing for a suspicion.
     Late,

@@ -141,7 +141,7 @@ impl PacketShape {
     }
 }
 
-/// A packet that is one segment, with a full checksum if it had a partial one.
+/// Returns a packet of one segment. Completes the checksum if it is partial.
 fn completed(packet: &[u8], shape: &PacketShape, checksum: Checksum) -> Vec<u8> {
     let mut whole = packet.to_vec();
     let is_partial = match checksum {

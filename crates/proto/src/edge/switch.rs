@@ -58,7 +58,7 @@ pub struct EdgeConfig {
     pub strings: Vec<EdgeStringConfig>,
     /// Detection and local recovery.
     pub recovery: RecoveryConfig,
-    /// Number of missing heartbeats that is a suspicion.
+    /// Number of missing heartbeats after which a string is suspected.
     pub suspect_after: u32,
     /// Whether packets are cached at all.
     pub caches: bool,
@@ -420,8 +420,8 @@ impl EdgeSwitch {
         }
     }
 
-    /// All strings were silent, and both edges hear this one again. If packets passed during the silence, only the other edge's process was
-    /// away. If packets pass only since the string is back, the earlier packets were lost and are sent again.
+    /// All strings were silent, and both edges hear this string again. If packets passed during the silence, only the other edge's process
+    /// was away. If packets pass only since the string is back, the earlier packets were lost and are sent again.
     fn end_blindness(&mut self, now: Instant, index: usize) {
         let patience = self.config.recovery.patience();
         let one = &mut self.strings[index];
@@ -629,8 +629,8 @@ impl EdgeSwitch {
             .push_back(EdgeAction::Keep(index, KeptString { epoch, was_up }));
     }
 
-    /// Queues the cached packets of a string for the string `to`, or each for the string to which its flow moves. If windows are capped,
-    /// queues at most one capped window of each flow: the flow's sender retransmits the rest.
+    /// Queues the cached packets of a string for the string `to`. If `to` is `None`, queues each packet for the string to which its flow
+    /// moves. If windows are capped, queues at most one capped window of each flow: the flow's sender retransmits the rest.
     fn send_again(&mut self, now: Instant, index: usize, to: Option<usize>) {
         let held = self.strings[index].recovery.complete(now);
         let mut flow = (None, 0);
@@ -664,7 +664,8 @@ impl EdgeSwitch {
         }
     }
 
-    /// Sends the queued packets that are due. Each string is filled at its own rate, and the outside at the sum of these rates.
+    /// Sends the queued packets that are due. Packets enter each string at the string's own rate. Packets leave to the outside at the sum
+    /// of these rates.
     fn send_due(&mut self, now: Instant) {
         for index in 0..self.strings.len() {
             while let Some(packet) = self.strings[index].next_due(now) {

@@ -453,7 +453,7 @@ fn an_exchange_and_silence() {
     testbed.reply();
     assert!(
         testbed.is_learnt() && !testbed.is_protected_after(5000),
-        "its window is not known"
+        "the client's window is not known"
     );
     assert_eq!(testbed.reasons(), [] as [String; 0], "it is shown once");
     testbed.speak(Direction::In, b"");
@@ -483,7 +483,7 @@ fn a_reply_elsewhere_is_none() {
     testbed.reply();
     assert!(
         !testbed.is_learnt(),
-        "the client has not got all that was said before"
+        "earlier output may not have reached the client"
     );
 
     let mut testbed = LearnTestbed::new();
@@ -498,7 +498,7 @@ fn a_reply_elsewhere_is_none() {
     testbed.speak(Direction::Out, b"");
     testbed.talk.sides[1].next = before;
     testbed.reply();
-    assert!(!testbed.is_learnt(), "the server was further");
+    assert!(!testbed.is_learnt(), "the server was further ahead");
 }
 
 #[test]
@@ -570,7 +570,7 @@ fn who_is_not_the_wire_learns_nothing_and_replicas_begin_with_their_connections(
     assert_eq!(
         testbed.late.poll_question(at(testbed.given)),
         Some(vec![CLIENT.into()]),
-        "whether it is there"
+        "whether it exists"
     );
     assert_eq!(testbed.late.poll_question(at(testbed.given)), None);
     assert_eq!(

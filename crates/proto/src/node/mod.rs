@@ -35,7 +35,7 @@ use crate::takeover::{HandedOver, Urgency};
 pub struct NodeConfig {
     /// Its name.
     pub name: String,
-    /// Random number, drawn at each start of the agent. It tells this agent from earlier ones.
+    /// Random number, drawn at each start of the agent. It distinguishes this agent from earlier agents.
     pub incarnation: u64,
     /// Whether this node may serve alone if it does not hear a peer after the start.
     pub without_peer: bool,
@@ -81,7 +81,7 @@ struct NodeTurn {
     lasted: Duration,
     /// Whether the turn has reached its longest time while a takeover has connections left to plan.
     is_over: bool,
-    /// If the last polled action is a step of a takeover: whether the step can wait.
+    /// If the last polled action is a step of a takeover: the urgency of the step.
     step: Option<Urgency>,
 }
 
@@ -96,7 +96,7 @@ impl NodeTurn {
         }
     }
 
-    /// The time, as far as the turn has recorded it.
+    /// The latest time that the turn has recorded.
     fn now(&self) -> Instant {
         self.began + self.lasted
     }
@@ -312,7 +312,8 @@ impl Node {
         }
     }
 
-    /// Handles the passing of time: makes heartbeats, notices that the peer's are missing, and does everything else that is due at `now`.
+    /// Handles the passing of time: makes heartbeats, notices missing heartbeats of the peer, and does everything else that is due at
+    /// `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.turn.renew(now);
         self.look_at_absence(now);

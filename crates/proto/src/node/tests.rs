@@ -175,7 +175,7 @@ impl Two {
 }
 
 impl Two {
-    /// Replaces a node's agent by a new one, which goes on with what the old one left.
+    /// Replaces a node's agent by a new agent, which continues from the state that the old agent left.
     fn replace(&mut self, index: usize) -> &mut Self {
         self.incarnations += 1;
         let (gate, until) = self.gates[index];
@@ -365,8 +365,8 @@ fn a_backup_that_takes_its_leave_back_is_the_wire_as_before() {
     }
 }
 
-/// The primary may be serving alone because the wire promised to be silent. The wire cannot hear whether the primary does. The wire neither
-/// replaces nor fences the primary.
+/// The primary may be serving alone because the wire promised to be silent. The wire cannot hear whether the primary serves alone. The wire
+/// neither replaces nor fences the primary.
 #[test]
 fn a_backup_that_takes_its_leave_back_takes_over_from_nobody_that_has_not_confirmed() {
     for arbiter in [Arbiter::FailStop, Arbiter::Fence, Arbiter::Witness] {
@@ -564,7 +564,7 @@ fn a_deposed_primary_returns_when_its_last_packets_have_arrived() {
     }
 }
 
-/// A step failed on the primary and was made good. Meanwhile its peer has become the wire, but in an older word the peer is still mute. If
+/// A step failed on the primary and was repaired. Meanwhile its peer has become the wire, but in an older word the peer is still mute. If
 /// the primary began again because of the older word, it could begin in the epoch that the wire already has.
 #[test]
 fn a_failed_primary_does_not_begin_by_a_word_from_before() {

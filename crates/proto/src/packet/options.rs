@@ -45,9 +45,9 @@ pub struct TcpOptions {
 }
 
 impl TcpOptions {
-    /// Reads the options of a header as Linux does (`tcp_parse_options`). An unknown option, or one with the wrong length for its
-    /// kind, is skipped by its length (RFC 9293 MUST-6). An impossible length ends the list; the options before it
-    /// count. If a kind occurs several times, the last one counts.
+    /// Reads the options of a header as Linux does (`tcp_parse_options`). An unknown option, or an option with the wrong length for its
+    /// kind, is skipped by its length (RFC 9293 MUST-6). An impossible length ends the list; the options before it count. If a kind occurs
+    /// several times, the last one counts.
     pub(super) fn parse(mut list: &[u8]) -> Self {
         let mut options = Self::default();
         loop {

@@ -7,7 +7,7 @@ use crate::Instant;
 
 /// Time that a path must work after a single loss before it is trusted again.
 const HOLD: Duration = Duration::from_secs(1);
-/// Upper bound of this time, which doubles with repeated losses.
+/// Upper bound of the time that a path must work. This time doubles with each repeated loss.
 const HOLD_MAX: Duration = Duration::from_secs(32);
 /// Time without a loss after which a loss counts as single again.
 const CALM: Duration = Duration::from_secs(60);

@@ -173,7 +173,7 @@ fn silence_everywhere_is_not_the_paths() {
     for now in (10..1000).step_by(10) {
         path.on_timeout(at(now), true);
     }
-    assert!(path.meets(at(990)), "there is nothing to compare with");
+    assert!(path.meets(at(990)), "no other link is heard either");
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn the_peers_trouble_makes_this_node_prove_itself_once() {
         assert_eq!(
             path.outside(at(now)),
             Reachability::Reached,
-            "two nodes do not suspect in turn"
+            "the peer's repeated trouble begins no new suspicion"
         );
     }
 }
@@ -397,7 +397,7 @@ fn hosts_that_answer_the_peer_only_are_lost() {
     assert_eq!(
         path.outside(at(2000)),
         Reachability::Unknown,
-        "perhaps they answer nobody"
+        "perhaps the hosts answer nobody"
     );
     path.on_word(
         at(0),

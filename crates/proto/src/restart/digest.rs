@@ -56,7 +56,7 @@ impl Digest {
         chain(self.blocks, self.of_open())
     }
 
-    /// Where the last whole block begins, and the hash of the bytes from there on; `None` without a whole block.
+    /// Returns the offset of the last whole block, and the hash of all bytes from this offset on. `None` if no block is whole.
     pub fn of_end(&self) -> Option<(u64, [u8; 16])> {
         let from = (self.bytes / BLOCK as u64).checked_sub(1)? * BLOCK as u64;
         Some((from, chain(chain(NONE, self.last), self.of_open())))

@@ -46,7 +46,7 @@ pub enum RepetitionMismatch {
 }
 
 impl ReplayTracker {
-    /// At the start of the connection.
+    /// A tracker at the start of the connection.
     pub fn new() -> Self {
         Self {
             said: Digest::new(),

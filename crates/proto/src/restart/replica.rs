@@ -31,10 +31,11 @@ pub enum ReplicaReason {
     Failed(String),
 }
 
-/// Compares the primary's logged output of one connection with the replica's output. Either may be ahead.
+/// Compares the primary's logged output of one connection with the replica's output. Either output may be ahead.
 ///
-/// Only the surplus of the side ahead is kept. The caller bounds the replica's surplus by not reading from the replica while
-/// [`replica_surplus`](Self::replica_surplus) is large. The primary cannot be slowed, so its surplus is given up beyond `bound`.
+/// Only the surplus is kept: the bytes by which one output is ahead. The caller bounds the replica's surplus by not reading from the
+/// replica while [`replica_surplus`](Self::replica_surplus) is large. The primary cannot be slowed, so its surplus is given up beyond
+/// `bound`.
 #[derive(Debug)]
 pub struct Comparison {
     bound: usize,
@@ -109,7 +110,7 @@ impl Comparison {
         self.surplus.len()
     }
 
-    /// Number of bytes by which the replica is ahead. The caller stops reading from the replica while this is large.
+    /// Number of bytes by which the replica is ahead. The caller stops reading from the replica while this number is large.
     pub fn replica_surplus(&self) -> usize {
         if self.ahead == Who::Replica {
             self.surplus.len()

@@ -15,7 +15,7 @@ use crate::Instant;
 /// Maximum number of runs. A run is a sequence of arrived TSNs after a gap. A SACK with this many runs and [`DUPLICATES_MAX`] duplicates
 /// fits a packet of 576 bytes.
 const RUNS_MAX: usize = 96;
-/// Most duplicates that a SACK reports.
+/// Maximum number of duplicates that a SACK reports.
 const DUPLICATES_MAX: usize = 24;
 
 /// Verdict on a TSN.
@@ -60,7 +60,7 @@ impl Arrivals {
         }
     }
 
-    /// All TSNs up to this one arrived.
+    /// The cumulative TSN: all TSNs up to this one have arrived.
     pub const fn cumulative(&self) -> Tsn {
         self.cumulative
     }
@@ -70,7 +70,7 @@ impl Arrivals {
         !self.runs.is_empty()
     }
 
-    /// Whether this TSN is new.
+    /// Returns whether `tsn` is new, has arrived before, or is too far ahead.
     pub fn verdict(&self, tsn: Tsn) -> TsnArrival {
         let Ok(distance) = u32::try_from(tsn.distance_from(self.cumulative)) else {
             return TsnArrival::Duplicate;
@@ -158,7 +158,7 @@ impl Arrivals {
         self.due_at
     }
 
-    /// The SACK, with this window. Afterwards, no acknowledgement is due.
+    /// Returns the SACK that announces `window`. Afterwards, no acknowledgement is due.
     pub fn take_sack(&mut self, window: u32) -> SackChunk {
         self.packets = 0;
         self.is_due = false;

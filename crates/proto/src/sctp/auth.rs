@@ -35,7 +35,7 @@ impl std::fmt::Debug for CallKey {
 }
 
 impl CallKey {
-    /// Derived from a key that both ends share, so that the shared key may serve other purposes as well.
+    /// Derives the key from a key that both ends share, so that the shared key may serve other purposes as well.
     pub fn derive(shared: &[u8; 32]) -> Self {
         let mut mac = Hmac::<Sha256>::new_from_slice(shared).expect("HMAC takes keys of any length");
         mac.update(b"steadfast: calls of SCTP");

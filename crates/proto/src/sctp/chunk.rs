@@ -15,7 +15,7 @@ use super::parameter::InitParameter;
 use super::tlv::{FieldReader, MalformedSctp, UnknownReaction, close, open, put_tlv};
 use super::tsn::{Ssn, Tsn};
 
-/// A fragment of a message, or a whole one (RFC 9260 §3.3.1).
+/// A fragment of a message, or a whole message (RFC 9260 §3.3.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataChunk {
     /// Its number.
@@ -41,7 +41,7 @@ pub struct DataChunk {
 /// The fields of an INIT or INIT ACK (RFC 9260 §3.3.2, §3.3.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitChunk {
-    /// The tag that packets to the sender of this chunk must carry. A valid one is not 0.
+    /// The tag that packets to the sender of this chunk must carry. A valid tag is not 0.
     pub tag: u32,
     /// Free receive buffer, bytes.
     pub window: u32,
@@ -68,8 +68,8 @@ pub struct SackChunk {
     pub duplicates: Vec<Tsn>,
 }
 
-/// A chunk. The flag T (`is_reflected`) of ABORT and SHUTDOWN COMPLETE says that the packet repeats the tag of the packet that it answers
-/// (RFC 9260 §8.5.1).
+/// A chunk. The flag T (`is_reflected`) of ABORT and SHUTDOWN COMPLETE says that the packet answers another packet, and repeats the tag of
+/// that other packet (RFC 9260 §8.5.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SctpChunk {
     /// User data (0).

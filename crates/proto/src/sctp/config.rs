@@ -1,4 +1,5 @@
-//! Parameters of an endpoint (RFC 9260 §16), and those in which the simulations of the failover paper (docs/sctp.md) differ from the RFC.
+//! Parameters of an endpoint (RFC 9260 §16). Some of them exist because the simulations of the failover paper (docs/sctp.md) differ from
+//! the RFC.
 
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use super::packet::COMMON_HEADER;
 use super::tlv::padded;
 use super::watch::HeartbeatWatch;
 
-/// Destination of a retransmission. The paper's policy is that of Caro, Amer, Stewart, "Retransmission Policies for Multihomed Transport
-/// Protocols".
+/// Destination of a retransmission. The failover paper uses the policy of Caro, Amer, Stewart, "Retransmission Policies for Multihomed
+/// Transport Protocols".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetransmissionPolicy {
     /// Every retransmission goes to another destination than the chunk's last transmission, as in RFC 2960 §6.4. The paper compares this
@@ -53,8 +54,8 @@ pub struct SctpConfig {
     /// Packets begin with this size, and each path's MTU is searched from there up to `path_mtu` (RFC 8899). `None`: `path_mtu` is known to
     /// be right.
     pub base_mtu: Option<u32>,
-    /// Maximum growth of the congestion window per acknowledgement in slow start, in full packets: L of RFC 9260 §7.2.1. More than 1 is for
-    /// acknowledgements that answer a batch.
+    /// Maximum growth of the congestion window per acknowledgement in slow start, in full packets: L of RFC 9260 §7.2.1. Values above 1 are
+    /// for networks in which one acknowledgement answers a batch of packets.
     pub slow_start_limit: u32,
     /// Congestion window at the beginning.
     pub initial_window: u32,
@@ -67,10 +68,10 @@ pub struct SctpConfig {
     /// A chunk may be fast retransmitted again when chunks sent after its retransmission are acknowledged (Multiple Fast Retransmit).
     pub has_multiple_fast_retransmit: bool,
     /// In fast recovery, a SACK that moves the cumulative TSN counts as a missing report of all chunks that it does not report (RFC 9260
-    /// §7.2.4). Otherwise it counts only for the chunks below the highest TSN that it newly acknowledges (as in RFC 2960).
+    /// §7.2.4). Otherwise this SACK counts only for the chunks below the highest TSN that it newly acknowledges (as in RFC 2960).
     pub counts_all_in_recovery: bool,
-    /// Chunks that are marked for retransmission count as in flight when a SACK checks that the congestion window is full and so may grow.
-    /// RFC 9260 §2.3 does not count chunks that are classified as lost.
+    /// A SACK lets the congestion window grow only if the window is full. This check counts chunks that are marked for retransmission as in
+    /// flight. RFC 9260 §2.3 does not count chunks that are classified as lost.
     pub counts_marked: bool,
     /// After a timeout, new data waits for the next SACK, as in ns-2. RFC 9260 §6.1 sends new data when no marked chunk waits.
     pub holds_new_after_timeout: bool,

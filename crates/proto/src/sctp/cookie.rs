@@ -77,7 +77,7 @@ impl CookieContent {
         let mut out = vec![0; TAG];
         out.extend_from_slice(&epoch.to_be_bytes());
         out.extend_from_slice(&self.made_at.as_nanos().to_be_bytes());
-        // A life is at most twice the configured one, which is far below 2³² milliseconds.
+        // A life is at most twice the configured life: far below 2³² milliseconds.
         out.extend_from_slice(&(self.life.as_millis() as u32).to_be_bytes());
         for word in [self.local_tag, self.local_tsn.0, self.tie_tags.0, self.tie_tags.1] {
             out.extend_from_slice(&word.to_be_bytes());

@@ -107,7 +107,7 @@ const CREDIT_MAX: f64 = 4.0 * PROBE_BYTES;
 pub(super) enum PathTimeout {
     /// The destination has failed now.
     Failed,
-    /// The timeout does not make the destination failed, or it had failed before.
+    /// The destination has not failed yet, or it had failed before this timeout.
     Same,
 }
 
@@ -147,17 +147,17 @@ impl Destination {
         self.address
     }
 
-    /// Whether data may be sent to it: it is known to belong to the peer (RFC 9260 §5.4), and it has not failed.
+    /// Whether data may be sent to the destination: it is known to belong to the peer (RFC 9260 §5.4), and it has not failed.
     pub const fn is_usable(&self) -> bool {
         self.is_confirmed && matches!(self.reach, Reach::Active)
     }
 
-    /// Whether it is known to belong to the peer.
+    /// Whether the destination is known to belong to the peer.
     pub const fn is_confirmed(&self) -> bool {
         self.is_confirmed
     }
 
-    /// Whether it works, as far as its timeouts tell.
+    /// The state of the destination, as far as its timeouts tell.
     pub const fn reach(&self) -> Reach {
         self.reach
     }
@@ -197,12 +197,12 @@ impl Destination {
         self.counts
     }
 
-    /// It is now known to belong to the peer.
+    /// The destination is now known to belong to the peer.
     pub(super) const fn confirm(&mut self) {
         self.is_confirmed = true;
     }
 
-    /// Something sent to it was acknowledged. Returns whether it had failed, potentially or entirely.
+    /// Something sent to the destination was acknowledged. Returns whether the destination had failed, potentially or entirely.
     pub(super) const fn on_heard(&mut self) -> bool {
         self.errors = 0;
         let had_failed = !matches!(self.reach, Reach::Active);
@@ -210,7 +210,7 @@ impl Destination {
         had_failed
     }
 
-    /// Something sent to it was not acknowledged in time (RFC 9260 §8.2). The RTO backs off.
+    /// Something sent to the destination was not acknowledged in time (RFC 9260 §8.2). The RTO backs off.
     pub(super) fn on_error(&mut self) -> PathTimeout {
         self.rto.on_timeout();
         self.errors = self.errors.saturating_add(1);
@@ -230,7 +230,7 @@ impl Destination {
         PathTimeout::Same
     }
 
-    /// Marks it as failed, whatever its number of errors.
+    /// Marks the destination as failed, whatever its number of errors.
     pub(super) fn fail(&mut self) -> PathTimeout {
         self.rto.on_timeout();
         self.errors = self.errors.max(self.path_max_retrans.saturating_add(1));
@@ -314,7 +314,8 @@ impl Destination {
         self.probes_at = Some(at);
     }
 
-    /// Postpones a heartbeat that is due, if new data was sent meanwhile: the data's acknowledgement shows the same.
+    /// Postpones a heartbeat that is due, if new data was sent meanwhile: the acknowledgement of the data also shows whether the path
+    /// works.
     pub(super) fn postpone_probe(&mut self, now: Instant) {
         if self.probes_at.is_some_and(|at| now >= at) {
             self.probes_at = Some(now.max(self.used_at + self.idle_time));
@@ -342,8 +343,8 @@ impl Destination {
         self.probes_at.is_some_and(|at| now >= at)
     }
 
-    /// `bytes` bytes of data were sent to another destination. Probes that measure this destination may then use a fraction of as many
-    /// bytes.
+    /// `bytes` bytes of data were sent to another destination. Probes that measure this destination may then use a fraction of this number
+    /// of bytes.
     pub(super) fn earn(&mut self, bytes: u32) {
         self.credit = (self.credit + f64::from(bytes) * BUDGET).min(CREDIT_MAX);
     }
@@ -372,7 +373,7 @@ impl Destination {
         Some(now.since(probe.sent_at))
     }
 
-    /// Forgets the probe on the way if it is lost. Returns whether that is an error.
+    /// Forgets the probe on the way if it is lost. Returns whether the loss counts as an error.
     pub(super) fn lose_probe(&mut self, now: Instant) -> bool {
         let Some(probe) = self.probe.take_if(|probe| now >= probe.until) else {
             return false;

@@ -163,7 +163,7 @@ impl SctpEndpoint {
         self.associations.get(&id)
     }
 
-    /// An association, to be used. Call [`poll_transmit`](Self::poll_transmit) afterwards.
+    /// Returns an association so that the caller can use it. Call [`poll_transmit`](Self::poll_transmit) afterwards.
     pub fn association_mut(&mut self, id: AssociationId) -> Option<&mut Association> {
         let association = self.associations.get_mut(&id)?;
         touch(&mut self.touched, id);
@@ -173,7 +173,7 @@ impl SctpEndpoint {
     /// Calls a peer. The INIT goes to the first of its addresses. The address that answers becomes the primary destination.
     ///
     /// # Errors
-    /// If there can be no such association.
+    /// If an address is invalid, if there are too few or too many addresses, or if there is already an association with the peer.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -284,7 +284,8 @@ impl SctpEndpoint {
             self.on_stray(from, &packet);
             return false;
         };
-        // The SHUTDOWN COMPLETE of an earlier association was lost, and the peer sends SHUTDOWN ACK until it gets one (RFC 9260 §8.5.1 E).
+        // The SHUTDOWN COMPLETE of an earlier association was lost, and the peer repeats its SHUTDOWN ACK until it gets a SHUTDOWN COMPLETE
+        // (RFC 9260 §8.5.1 E).
         if association.state().is_setup() && packet.chunks.first() == Some(&SctpChunk::ShutdownAck) {
             self.on_stray(from, &packet);
             return false;
@@ -294,7 +295,7 @@ impl SctpEndpoint {
         counts
     }
 
-    /// Removes an AUTH chunk in front of a COOKIE ECHO. Returns whether the sender may call: it knows the key, or none is needed.
+    /// Removes an AUTH chunk in front of a COOKIE ECHO. Returns whether the sender may call: the sender knows the key, or no key is needed.
     fn take_proof(&self, packet: &mut SctpPacket) -> bool {
         let Some(key) = &self.call_key else {
             return true;

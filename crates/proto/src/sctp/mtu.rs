@@ -17,9 +17,9 @@ use super::config::SctpConfig;
 use crate::Instant;
 use crate::time::earlier;
 
-/// Lost probes of one size that prove it too large (MAX_PROBES).
+/// Number of lost probes of one size that prove the size too large (MAX_PROBES).
 const PROBES_MAX: u32 = 3;
-/// Timeouts in a row, without an acknowledgement of a large packet, that prove a black hole.
+/// Number of timeouts in a row that prove a black hole, if no large packet is acknowledged between them.
 const TIMEOUTS_MAX: u32 = 2;
 /// A complete search begins again after this time (PMTU_RAISE_TIMER).
 const RAISE_AFTER: Duration = Duration::from_secs(600);
@@ -118,8 +118,8 @@ impl PathMtu {
         true
     }
 
-    /// Forgets the probe on the way if it is lost. Returns whether it is lost. If so, the caller sends a small heartbeat. If this heartbeat
-    /// is answered, the size was the reason for the loss.
+    /// Forgets the probe on the way if it is lost, and returns whether it is lost. After a loss, the caller sends a small heartbeat. If
+    /// this heartbeat is answered, the size was the reason for the loss.
     pub(super) fn lose_probe(&mut self, now: Instant) -> bool {
         if self.raise_at.is_some_and(|at| now >= at) {
             self.search();
@@ -155,7 +155,7 @@ impl PathMtu {
         self.exclude(now, size);
     }
 
-    /// The retransmission timer of the destination ran out. Returns whether that shows a black hole (RFC 8899 §4.3).
+    /// The retransmission timer of the destination ran out. Returns whether the timeout shows a black hole (RFC 8899 §4.3).
     pub(super) const fn on_timeout(&mut self) -> bool {
         self.timeouts += 1;
         if self.timeouts < TIMEOUTS_MAX || self.confirmed == self.base {

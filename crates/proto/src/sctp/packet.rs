@@ -79,7 +79,7 @@ impl SctpPacket {
         out
     }
 
-    /// Appends the packet to `out`, which may hold other packets: a multiple of four bytes. Returns the packet's length.
+    /// Appends the packet to `out`. `out` may hold other packets; its length must be a multiple of four bytes. Returns the packet's length.
     pub fn emit_behind(&self, out: &mut Vec<u8>) -> usize {
         let start = out.len();
         out.extend_from_slice(&self.source_port.to_be_bytes());

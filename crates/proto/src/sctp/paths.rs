@@ -18,7 +18,7 @@ pub(super) struct PathTable {
     primary: PathId,
     current: PathId,
     failover: FailoverState,
-    /// CPT: with more timeouts of the primary in a row than this, a failover is permanent. `None`: no failover is.
+    /// CPT: with more timeouts of the primary in a row than this, a failover is permanent. `None`: no failover is permanent.
     change_over: Option<u32>,
 }
 
@@ -136,14 +136,14 @@ impl PathTable {
         PathId(((path.index() + 1) % self.all.len()) as u8)
     }
 
-    /// The other destinations, in a ring from the one after `path` on.
+    /// All destinations but `path`, in the order of a ring that begins after `path`.
     fn others(&self, path: PathId) -> impl Iterator<Item = PathId> + use<> {
         let count = self.all.len();
         (1..count).map(move |step| PathId(((path.index() + step) % count) as u8))
     }
 
-    /// The next usable destination after `path`. If no other is usable: `path` itself if it is usable, else the next one that belongs to
-    /// the peer.
+    /// Returns the next usable destination after `path`. If no other destination is usable, returns `path` if it is usable. Otherwise
+    /// returns the next destination that belongs to the peer.
     pub fn alternate(&self, path: PathId) -> PathId {
         let usable = self.others(path).find(|next| self.get(*next).is_usable());
         usable.unwrap_or_else(|| {
@@ -187,8 +187,8 @@ impl PathTable {
         if let Some(event) = event {
             self.take(event, path);
         }
-        // The primary was in use and failed, and the policy has moved away from it: for the policy, a destination that is only probed now
-        // has failed. This is a second event.
+        // If the primary was in use and has failed, and the policy has moved new data away from it, the policy gets a second event: the
+        // primary, which is only probed from now on, has failed.
         if is_primary && is_used && timeout == PathTimeout::Failed && path != self.current {
             self.take(FailoverEvent::ProbeFailed, path);
         }
@@ -215,7 +215,7 @@ impl PathTable {
         had_failed
     }
 
-    /// Hands an event about `path` to the policy, and carries out its move.
+    /// Hands an event about `path` to the policy, and carries out the policy's move.
     fn take(&mut self, event: FailoverEvent, path: PathId) {
         let (next, step) = self.failover.after(event);
         self.failover = next;
@@ -230,8 +230,9 @@ impl PathTable {
         }
     }
 
-    /// RFC 7829 §3.2: new data goes to the primary if it is active, else to the current destination if that is active, else to the next
-    /// active one. If none is active, data goes to the potentially failed one with the fewest errors, or stays if all have failed.
+    /// RFC 7829 §3.2: new data goes to the primary if it is active, else to the current destination if it is active, else to the next
+    /// active destination. If no destination is active, data goes to the potentially failed destination with the fewest errors. If all have
+    /// failed, data stays.
     fn rank(&mut self) {
         if self.get(self.primary).is_usable() {
             self.current = self.primary;

@@ -58,7 +58,7 @@ struct InboundStream {
 pub(super) struct Reassembly {
     /// Fragments of incomplete messages, by their number. The number is the TSN, extended to 64 bits by its distance to `last`.
     fragments: BTreeMap<u64, DataChunk>,
-    /// The same fragments as runs, by the number of their first one.
+    /// The same fragments as runs, by the number of each run's first fragment.
     runs: BTreeMap<u64, FragmentRun>,
     /// The TSN and the number of the chunk that arrived last. All TSNs in the buffer are less than 2¹⁶ apart.
     last: (Tsn, u64),

@@ -17,7 +17,7 @@ use crate::Instant;
 /// Maximum number of cookies that are remembered as used.
 const USED_COOKIES_MAX: usize = 4096;
 
-/// Number of an association at its endpoint. It is not used again.
+/// Number of an association at its endpoint. The number is not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AssociationId(pub(super) u64);
 
@@ -53,7 +53,7 @@ impl AssociationRegistry {
         addresses.iter().find_map(listed)
     }
 
-    /// Lists an association under these keys instead of its earlier ones. Cookies with its old tag are stale from `until` on.
+    /// Lists an association under these keys instead of its earlier keys. Cookies with its old tag are stale from `until` on.
     pub fn list(&mut self, id: AssociationId, keys: RegistryKeys, until: Instant) {
         if self.keys.get(&id).is_some_and(|old| old.tag == keys.tag) {
             self.remove_addresses(id);

@@ -18,7 +18,7 @@ pub struct PathRto {
 const GRANULARITY: Duration = Duration::from_millis(1);
 
 impl PathRto {
-    /// Before the first measurement.
+    /// The estimate before the first measurement.
     pub const fn new(config: &SctpConfig) -> Self {
         Self {
             smoothed: None,

@@ -21,7 +21,7 @@ impl std::fmt::Debug for SctpSecret {
 }
 
 impl SctpSecret {
-    /// From 32 random bytes. The same bytes give the same numbers, so an endpoint that starts again needs other bytes.
+    /// Makes a secret from 32 random bytes. The same bytes give the same numbers, so an endpoint that starts again needs other bytes.
     pub const fn new(secret: [u8; 32]) -> Self {
         Self { secret, drawn: 0 }
     }

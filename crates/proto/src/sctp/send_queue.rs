@@ -85,7 +85,7 @@ pub(super) struct PathChange {
     /// A chunk that was sent last to this destination is newly acknowledged, so the destination answers. Chunks that a timeout has marked
     /// do not count: such a chunk may have arrived before the timeout.
     pub is_heard: bool,
-    /// The lowest TSN in flight to it is acknowledged.
+    /// The lowest TSN in flight to this destination is acknowledged.
     pub is_lowest_acked: bool,
     /// When the chunk that measured the round-trip time was sent. `None` if that chunk is not acknowledged.
     pub measured: Option<Instant>,
@@ -93,8 +93,8 @@ pub(super) struct PathChange {
     pub lost_measure: bool,
     /// A chunk is marked for fast retransmission.
     pub has_fast: bool,
-    /// With [`SctpConfig::counts_marked`]: bytes of the chunks that were marked when the SACK came. They count as in flight when it is
-    /// checked whether the congestion window may grow. Otherwise 0.
+    /// With [`SctpConfig::counts_marked`]: bytes of the chunks that were marked when the SACK came. The check whether the congestion window
+    /// may grow counts these bytes as in flight. 0 without `counts_marked`.
     pub marked_before: u32,
     /// Bytes of the largest newly acknowledged chunk that was sent last to this destination.
     pub largest: u32,
@@ -111,7 +111,7 @@ pub(super) struct SackOutcome {
     pub enters_recovery: bool,
     /// Fast recovery was going on when the SACK came.
     pub was_recovering: bool,
-    /// Fast recovery goes on after it.
+    /// Fast recovery goes on after the SACK.
     pub is_recovering: bool,
 }
 
@@ -184,7 +184,7 @@ impl SendQueue {
         self.waiting + self.messages.len() * DATA_HEADER + self.held as usize
     }
 
-    /// Everything was sent and acknowledged.
+    /// Whether everything was sent and acknowledged.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty() && self.sent.is_empty()
     }
@@ -232,8 +232,8 @@ impl SendQueue {
         self.announced
     }
 
-    /// The gap reports to go with the cumulative TSN of a SHUTDOWN, which carries none: the runs of chunks that are already acknowledged in
-    /// gaps.
+    /// Returns the gap reports that belong to the cumulative TSN of a SHUTDOWN: the runs of chunks that are already acknowledged in gaps.
+    /// The SHUTDOWN itself carries no gap reports.
     pub fn gap_reports(&self, cumulative: Tsn) -> Vec<(u16, u16)> {
         let skipped = usize::try_from(cumulative.distance_from(self.cumulative())).unwrap_or(0);
         let mut runs: Vec<(u16, u16)> = Vec::new();
@@ -266,7 +266,7 @@ impl SendQueue {
         self.flight > self.announced
     }
 
-    /// Sends the next fragment to `path` if it fits into `room`, which shrinks.
+    /// Sends the next fragment to `path` if it fits into `room`, and subtracts its bytes from `room`.
     pub fn send_new(
         &mut self,
         path: PathId,
@@ -325,8 +325,8 @@ impl SendQueue {
         Some(chunk)
     }
 
-    /// Calls `choose` for each marked chunk in order, until `choose` returns a value. The arguments of `choose` are why the chunk is
-    /// retransmitted, and where the chunk was sent last.
+    /// Calls `choose` for each marked chunk in order, until `choose` returns a value. The arguments of `choose` are the cause of the
+    /// retransmission and the chunk's last destination.
     pub fn find_marked<T>(&self, mut choose: impl FnMut(RetransmitCause, PathId) -> Option<T>) -> Option<T> {
         let marked = self.sent.iter().filter_map(|sent| match sent.fate {
             ChunkFate::Marked(cause) => Some((cause, sent.path)),
@@ -338,8 +338,8 @@ impl SendQueue {
             .find_map(|(cause, last)| choose(cause, last))
     }
 
-    /// Puts the marked chunks for which `chosen` returns `path` into a packet, as many as fit into `room`. Returns the bytes that are in
-    /// flight again, and whether the first outstanding chunk of the path is among them (RFC 9260 §7.2.4, rule 4).
+    /// Puts the marked chunks for which `chosen` returns `path` into a packet, as many as fit into `room`. Returns the number of bytes that
+    /// are in flight again, and whether the first outstanding chunk of the path is among these chunks (RFC 9260 §7.2.4, rule 4).
     pub fn retransmit(
         &mut self,
         path: PathId,
@@ -477,7 +477,7 @@ impl SendQueue {
     }
 
     /// Notes which chunks are in the gap reports. Returns the index of the highest chunk that is newly acknowledged, and the index behind
-    /// the highest reported one.
+    /// the highest reported chunk.
     fn on_gaps(&mut self, gaps: &[(u16, u16)]) -> (Option<usize>, usize) {
         let (mut newly, mut behind, mut reported) = (None, 0, 0);
         self.reports.clear();

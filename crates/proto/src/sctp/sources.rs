@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
-/// Maximum number of remembered peer addresses. The one learnt first is forgotten first, and is learnt again from its next packet.
+/// Maximum number of remembered peer addresses. The address learnt first is forgotten first, and is learnt again from its next packet.
 const LEARNT_MAX: usize = 1024;
 
 /// A local address by its number, and the peer's UDP port.
@@ -56,7 +56,7 @@ impl SourceTable {
         self.learnt.insert(peer, source);
     }
 
-    /// The source of packets to `peer`. `None` if no local address has its family.
+    /// The source of packets to `peer`. `None` if no local address has the same family as `peer`.
     pub fn source(&self, peer: IpAddr) -> Option<PathSource> {
         if let Some(known) = self.learnt.get(&peer) {
             return Some(*known);

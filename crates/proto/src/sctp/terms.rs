@@ -73,7 +73,7 @@ impl InitTerms {
                 InitParameter::Address(address) => terms.add(*address),
                 InitParameter::StateCookie(cookie) => terms.cookie = Some(cookie.clone()),
                 InitParameter::CookiePreservative(millis) => terms.preservative = *millis,
-                // The sender supports at least one of this end's address types: that of the packet's source.
+                // The sender supports at least one of this end's address types: the type of the packet's source address.
                 InitParameter::SupportedAddresses(_) | InitParameter::Unrecognized(_) => {}
                 InitParameter::HostName(_) => {
                     return Err(InitRefusal::Abort(ErrorCause::UnresolvableAddress(
@@ -97,7 +97,7 @@ impl InitTerms {
     }
 
     fn add(&mut self, address: IpAddr) {
-        // Otherwise one address could be listed twice: as IPv4, and as IPv4-mapped IPv6.
+        // Without this conversion, one address could be listed twice: as IPv4, and as IPv4-mapped IPv6.
         let address = address.to_canonical();
         if is_host(address) && !self.addresses.contains(&address) && self.addresses.len() < PATHS_MAX {
             self.addresses.push(address);

@@ -50,7 +50,7 @@ impl Ssn {
         self.0.wrapping_sub(earlier.0).cast_signed()
     }
 
-    /// The next one.
+    /// The next SSN.
     pub const fn next(self) -> Self {
         Self(self.0.wrapping_add(1))
     }

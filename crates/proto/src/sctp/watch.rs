@@ -28,7 +28,7 @@ const REMEMBERED: usize = 64;
 pub(super) struct WatchState {
     watch: HeartbeatWatch,
     next_at: Instant,
-    /// Nonces and times of the heartbeats that were sent after the last answered one.
+    /// Nonces and times of the heartbeats that were sent after the last answered heartbeat.
     unanswered: VecDeque<(u64, Instant)>,
 }
 

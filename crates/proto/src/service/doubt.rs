@@ -1,13 +1,14 @@
-//! A node is in doubt if its agent was away for the agent timeout or longer: the other node may have gone on alone meanwhile. A wire
-//! that announced that it leaves, and then stays, is in doubt as well: its primary may have gone on alone because of the announcement.
+//! A node is in doubt if its agent was away for the agent timeout or longer: the other node may have gone on alone meanwhile. A wire that
+//! has announced that it leaves, but then stays, is in doubt as well: its primary may have gone on alone because of the announcement.
 //!
 //! With an arbiter the epoch resolves the doubt: a witness remembers which node has the epoch, and a fence switches one node off. Under
 //! `fail-stop` only the other node itself knows whether it has gone on alone. It may also have lost its power since then, and nobody
 //! knows what it told the clients. So this node does not trust what it knows until the other node confirms that the two
 //! nodes are still partners in this epoch.
 //!
-//! * A primary closes its gate until its wire confirms. If the wire says anything else, or nothing, this node ends its connections
-//!   silently before it goes on. A wire that leaves confirms, too, if it answers a heartbeat sent since the doubt began.
+//! * A primary closes its gate until its wire confirms. If the wire says anything else, or nothing, this node ends its connections silently
+//!   before it goes on. The heartbeat of a wire that leaves also confirms, if it answers a heartbeat that this node sent after the doubt
+//!   began.
 //! * A wire goes on logging, because all that its primary sends passes the wire. But if the wire takes over before the primary has
 //!   confirmed, the wire restores none of the connections in its log.
 //! * The other node's agent may be away too, while its kernel goes on sending. A node in doubt waits for that agent as long as the
@@ -106,8 +107,8 @@ impl Service {
         }
     }
 
-    /// Ends the doubt if the other node's word shows that it has not gone on alone. A word that does not answer a heartbeat sent since the
-    /// doubt began does not count.
+    /// Ends the doubt if the other node's word shows that the other node has not gone on alone. A word that does not answer a heartbeat
+    /// sent since the doubt began does not count.
     pub(super) fn hear_confirmation(&mut self, word: &StandingBeat) {
         let is_partner = matches!(
             (self.role(), word.role),

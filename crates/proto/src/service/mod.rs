@@ -50,7 +50,7 @@ use retry::FailedStep;
 pub struct ServiceConfig {
     /// Configuration of its connection table.
     pub table: TableConfig,
-    /// This node is its primary at first.
+    /// This node is the service's primary at first.
     pub is_primary: bool,
     /// This node's MAC address on the service's interface.
     pub mac: [u8; 6],
@@ -104,7 +104,7 @@ pub enum ServiceInput {
     /// A step failed in this node's network, or the network could not be restored. Handle this before carrying out any further
     /// action: the actions that were to follow the step are dropped.
     Failed {
-        /// Which step, and why.
+        /// The step that failed, and the reason.
         why: String,
     },
     /// The network works again. The failed step is taken again.
@@ -194,7 +194,7 @@ pub struct Service {
     actions: VecDeque<ServiceAction>,
     /// Time of the latest change of this service that the peer has not been told about yet.
     news: Option<Instant>,
-    /// Defect for the simulator.
+    /// The rule that this node breaks on purpose, for the simulator.
     broken: Option<BrokenRule>,
 }
 
@@ -277,8 +277,8 @@ impl Service {
 
     /// A new agent goes on from what the earlier agent left. That agent may have died after setting the gate, but before carrying out the
     /// steps that belong to it: allowing speech, or ending the connections behind a closed gate. Takes those steps again. A wire does not
-    /// know its connections, so it asks the primary for them. It does not know whether its replica's state is still the
-    /// primary's, so it has the state copied again.
+    /// know its connections, so it asks the primary for them. The wire also does not know whether its replica still has the primary's
+    /// state, so it has the state copied again.
     fn go_on_as_found(&mut self, now: Instant, agent_timeout: Duration) {
         let role = self.role();
         if role.may_speak() {
@@ -307,8 +307,8 @@ impl Service {
         self.takeover.is_some() && self.role() == Role::Backup
     }
 
-    /// If a working wire gives the VIP up: the time at which this node's claim is complete even without an answer of an outside host.
-    /// `None` for any other claim, and if this node has no right to the VIP.
+    /// If a working wire gives the VIP up, returns the time at which this node's claim is complete even without an answer of an outside
+    /// host. Returns `None` for any other claim, or if this node has no right to the VIP.
     fn given_at(&self) -> Option<Instant> {
         let given_at = self.claim.as_ref().and_then(Claim::given_at)?;
         Some(given_at.max(self.standing.claims_at()?))

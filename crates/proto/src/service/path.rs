@@ -10,8 +10,8 @@ use crate::path::{self, PathStep, Reachability};
 use crate::role::Role;
 
 impl Service {
-    /// Whether this node and the peer reach the outside. A node whose application does not live counts as cut off, because it could not
-    /// serve clients. If the nodes reach each other (`meet`), the application of this node does not matter.
+    /// Returns whether this node and the peer reach outside hosts. A node whose application does not live counts as cut off, because it
+    /// could not serve clients. If the nodes reach each other (`meet`), the application of this node does not matter.
     fn sides(&self, now: Instant, meet: bool) -> (Reachability, Reachability) {
         let side = |outside, server| {
             if server == ApplicationState::Alive {
@@ -102,8 +102,8 @@ impl Service {
         let change = standing.set_leaves(now, leaves);
         let (role, is_back) = (standing.role(), left && !standing.leaves());
         if role == Role::Backup && is_back {
-            // The primary may have gone on alone, because this node had said that it leaves. A heartbeat that
-            // this node sent at `now` may still say that, so an answer to such a heartbeat confirms nothing.
+            // The primary may have gone on alone, because this node had said that it leaves. A heartbeat that this node sent at `now` may
+            // still announce this, so an answer to such a heartbeat confirms nothing.
             self.begin_doubt(now + Duration::from_nanos(1));
         }
         if role == Role::Backup {

@@ -8,7 +8,7 @@ use crate::state_sync::StateSync;
 use crate::takeover::{Takeover, Urgency};
 
 impl Service {
-    /// The next action, if it is not a step of the takeover.
+    /// Takes the next action. Steps of the takeover have their own queue ([`pop_step`](Self::pop_step)).
     pub(crate) fn pop_action(&mut self) -> Option<ServiceAction> {
         self.actions.pop_front()
     }

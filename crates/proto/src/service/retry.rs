@@ -10,7 +10,7 @@ use crate::action::ServiceAction;
 const WAIT: Duration = Duration::from_millis(100);
 /// The longest wait. Each wait is twice the previous one.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Time after which a further failure counts as a new one, and not as a repetition of the previous one.
+/// Time after which a further failure counts as new, and not as a repetition of the previous failure.
 const CALM: Duration = Duration::from_secs(60);
 
 /// The step that failed for one service, and when it is tried again.
@@ -24,7 +24,7 @@ pub(super) struct FailedStep {
 }
 
 impl FailedStep {
-    /// Notes a failure. Returns whether it differs from the one that is noted already.
+    /// Notes a failure. Returns whether it differs from the failure that is already noted.
     pub(super) fn note(&mut self, now: Instant, why: String) -> bool {
         let is_again = self.last.is_some_and(|last| now.since(last) < CALM);
         self.wait = if is_again {
@@ -38,7 +38,7 @@ impl FailedStep {
         is_news
     }
 
-    /// Which step failed, and why. `None` if no step has failed since the last `make_good`.
+    /// The step that failed, and the reason. `None` if no step has failed since the last `make_good`.
     pub(super) fn why(&self) -> Option<&str> {
         self.why.as_deref()
     }

@@ -82,8 +82,8 @@ impl Service {
         }
     }
 
-    /// Whether a wire may speak for some connections beside a living primary. The wire's lease gives it the right to. In a configuration
-    /// without leases, the wire takes over all connections instead.
+    /// Whether a wire may speak for some connections beside a living primary. The wire's lease gives the wire this right. In a
+    /// configuration without leases, the wire takes over all connections instead.
     pub(super) fn may_speak_beside(&self) -> bool {
         !self.standing.config().lease.is_zero()
     }
@@ -180,7 +180,7 @@ impl Service {
         }
     }
 
-    /// The peer is silent. Returns whether that counts as the peer's death.
+    /// The peer is silent. Returns whether the silence counts as the peer's death.
     pub(crate) fn on_silent(&mut self, peer: &Detector, now: Instant) -> bool {
         self.end_interruption(peer);
         let waits_for_agent = self.hears_kernel(peer, now) && self.waits_for_agent(peer, now);

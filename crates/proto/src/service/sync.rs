@@ -25,7 +25,7 @@ impl Service {
 
     /// Whether a replica may follow the connection of `change` now. A connection that is opened during the last step of the copying waits
     /// for the outcome of this step. A connection that is opened earlier, or after a failure, is not protected. `missed` is the number of
-    /// bytes of the segment that no replica gets. It is ignored if the segment opens a connection.
+    /// bytes of the segment that no replica gets. This number is ignored if the segment opens a connection.
     pub(super) fn admits(&mut self, change: TableChange, missed: u64) -> bool {
         let Some(sync) = &mut self.sync else { return true };
         let TableChange::Opened(connection) = change else {
@@ -117,7 +117,7 @@ mod tests {
         Node::new(config, at(0))
     }
 
-    /// The client's numbers begin at 0, the server's at 1000.
+    /// The node logs a segment. The client's sequence numbers begin at 0, the server's at 1000.
     fn say(
         node: &mut Node,
         port: u16,

@@ -135,12 +135,12 @@ impl std::fmt::Display for Simplex {
 }
 
 impl Service {
-    /// Its connections.
+    /// The service's connections.
     pub fn table(&self) -> &Table {
         &self.table
     }
 
-    /// Its virtual address and port.
+    /// The service's virtual address and port.
     pub fn vip(&self) -> SocketAddr {
         self.table.config().vip
     }

@@ -11,8 +11,8 @@ impl Standing {
         self.leaves || self.has_failed
     }
 
-    /// Whether this node tells its peer not to count on it. A backup that says so promises not to take over. So it does not say so while
-    /// the arbiter may still give it the epoch that it has asked for.
+    /// Whether this node tells its peer not to count on this node. By this statement, a backup promises not to take over. So the backup
+    /// does not make the statement while the arbiter may still give it the epoch that it has asked for.
     pub const fn says_that_it_leaves(&self) -> bool {
         match self.role {
             Role::Joining | Role::Returning | Role::Standby => self.leaves() || self.fitness.is_out,
@@ -66,8 +66,8 @@ impl Standing {
         self.promised_until = now + self.config.lease + self.config.lease / DRIFT;
     }
 
-    /// Extends the lease if the peer's word is a promise. A mute peer, or a wire that leaves, promises not to speak and not to ask for the
-    /// right to. Such a word stands in for the arbiter for one lease.
+    /// Extends the lease if the peer's word is a promise. A mute peer, or a wire that leaves, promises not to speak, and not to ask for the
+    /// right to speak. Such a word stands in for the arbiter for one lease.
     pub(super) fn hear_promise(&mut self, word: &StandingBeat) {
         let is_mute = matches!(word.role, Role::Standby | Role::Returning);
         let is_promise = match self.role {

@@ -23,8 +23,8 @@ impl Standing {
             // This node is mute because the peer was to serve. The peer has begun anew and has forgotten that, and clients do not reach
             // it. So this node begins.
             (Role::Standby, Role::Joining) => (begins && !self.leaves()).then_some(RoleEvent::Begins),
-            // This node has spoken alone in a later epoch, and the peer has not heard what it said. So the peer's connections are out of
-            // date.
+            // This node has spoken alone in a later epoch, and the peer has not heard what this node said. So the peer's connections are
+            // out of date.
             (Role::Joining, Role::Primary | Role::Claiming)
                 if word.epoch < self.epoch && self.has_forgotten =>
             {

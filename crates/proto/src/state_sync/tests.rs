@@ -99,7 +99,7 @@ fn the_whole_matrix() {
     ");
 }
 
-/// The hook finishes only after input was held and the log was read to its end. The copy counts only if it was finished under the hold.
+/// *Finish* begins only after input was held and the log was read to its end. The copy counts only if *finish* succeeded during the hold.
 #[test]
 fn input_is_held_for_nothing_else() {
     for state in StateSyncProgress::ALL {
@@ -116,7 +116,7 @@ fn input_is_held_for_nothing_else() {
                 assert_eq!(
                     state,
                     StateSyncProgress::Finishing,
-                    "only what was finished under the hold"
+                    "only a copy that was finished during the hold counts"
                 );
             }
         }
@@ -211,7 +211,7 @@ fn a_connection_is_followed_if_nothing_of_it_was_released_before() {
         assert_eq!(
             testbed.sync.on_opened(early),
             Admission::Refused,
-            "it may have been released before the hold"
+            "its input may have been released before the hold"
         );
         testbed.wants();
         testbed.event(0, StateSyncEvent::Drained);
@@ -238,7 +238,7 @@ fn what_is_missed_counts_from_the_copy_on() {
     testbed.event(0, StateSyncEvent::Drained);
     testbed.wants();
     testbed.ends(1, Ok(()));
-    assert_eq!(testbed.sync.missed(), 0, "it is in the copy");
+    assert_eq!(testbed.sync.missed(), 0, "the copy contains these bytes");
     testbed.sync.on_missed(7);
     testbed.sync.on_missed(1);
     assert_eq!(testbed.sync.missed(), 8);

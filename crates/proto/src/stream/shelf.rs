@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::Offset;
 
-/// The caller's memory with bytes of a log. It must stay unchanged until [`keep`](super::StreamLog::keep) has copied the bytes that the
-/// log still needs.
+/// The caller's memory, in which bytes of a log lie. This memory must stay unchanged until [`keep`](super::StreamLog::keep) has copied the
+/// bytes that the log still needs.
 pub trait Shelf {
     /// `len` bytes from `place` on.
     fn bytes(&self, place: u64, len: usize) -> &[u8];
@@ -16,7 +16,7 @@ pub trait Shelf {
 pub struct OnShelf<'a> {
     /// The shelf.
     pub shelf: &'a dyn Shelf,
-    /// Where the bytes begin.
+    /// Position at which the bytes begin.
     pub place: u64,
 }
 

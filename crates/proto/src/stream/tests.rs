@@ -157,7 +157,7 @@ fn what_is_spilled_holds_no_memory_and_is_given_up_with_what_is_released() {
 }
 
 proptest! {
-    /// Any order of any overlapping pieces gives the stream, with releases in between.
+    /// Overlapping pieces in any order give the stream, even if bytes are released and spilled in between.
     #[test]
     fn pieces_in_any_order_give_the_stream(
         pieces in prop::collection::vec((0_u64..90_000, 1_u64..20_000), 1..60),

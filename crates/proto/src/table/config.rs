@@ -17,7 +17,7 @@ pub struct TableConfig {
     pub policy: RestartPolicy,
     /// Policy `http`: how unanswered requests are treated.
     pub rules: Rules,
-    /// Policy `http`: how a connection that is not HTTP/1 is followed. If `None`, it is unprotected.
+    /// Policy `http`: how a connection that is not HTTP/1 is followed. If `None`, such a connection is unprotected.
     pub opaque: Option<Arc<Opaque>>,
     /// Log bytes that one connection may hold.
     pub connection_bytes_max: u64,
@@ -30,7 +30,7 @@ pub struct TableConfig {
 }
 
 impl TableConfig {
-    /// The configuration that tests begin with: policy `http` at 10.0.0.100:80, with room for everything they send.
+    /// The configuration that tests begin with: policy `http` at 10.0.0.100:80, with enough memory for all bytes that the tests send.
     #[cfg(test)]
     pub(crate) fn sample() -> Self {
         Self {

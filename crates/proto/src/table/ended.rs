@@ -88,8 +88,8 @@ impl EndedConnections {
         self.handed_over.remove(&client);
     }
 
-    /// Whether a segment of `client` is late: its connection has ended, or was handed over to a socket. In the second
-    /// case a segment with data is not late, so that its sender can get a RST.
+    /// Whether a segment of `client` is late: its connection has ended, or was handed over to a socket. If the connection was handed over,
+    /// a segment with data is not late, so that the client can get a RST.
     pub(super) fn is_late(&self, client: SocketAddr, segment: &Segment<'_>) -> bool {
         self.by_client.contains_key(&client) || segment.payload.is_empty() && self.is_handed_over(client)
     }

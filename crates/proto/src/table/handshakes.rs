@@ -7,7 +7,7 @@ use crate::clients::{ClientMap, client_map};
 use crate::packet::{Opening, Segment};
 use crate::{Instant, Seq};
 
-/// Number of handshakes remembered. The oldest is forgotten first, which bounds the memory that a flood costs.
+/// Maximum number of handshakes remembered, which bounds the memory that a SYN flood costs. The oldest handshake is forgotten first.
 pub const HANDSHAKES_MAX: usize = 65_536;
 /// Maximum number of handshakes under way that a takeover continues.
 pub const PENDING_MAX: usize = 1024;
@@ -24,7 +24,7 @@ struct Handshake {
 #[derive(Debug)]
 pub(super) struct Handshakes {
     by_client: ClientMap<Handshake>,
-    /// The clients with the numbers of their SYNs, oldest first. Some of these handshakes are over.
+    /// The clients with the sequence numbers of their SYNs, oldest first. Some of these handshakes are over.
     order: VecDeque<(SocketAddr, Seq)>,
 }
 
@@ -116,7 +116,8 @@ impl Handshakes {
         self.by_client.drain().filter_map(answered).collect()
     }
 
-    /// The SYN and SYN-ACK of the handshake that `segment` completes. The segment shows that the client has received the SYN-ACK.
+    /// Removes the handshake that `segment` completes, and returns its SYN and SYN-ACK. A segment completes the handshake if it
+    /// acknowledges the SYN-ACK.
     pub(super) fn take_completed(
         &mut self,
         client: SocketAddr,
@@ -134,9 +135,9 @@ impl Handshakes {
         Some((syn, syn_ack))
     }
 
-    /// Forgets the client's handshake if `segment` says that the client did not ask for the connection, or no longer wants it: a
-    /// scanner, or a client that has closed meanwhile. The server's kernel forgets the handshake by the same segment
-    /// (RFC 9293 §3.10.7.4, SYN-RECEIVED). Returns whether there was such a handshake.
+    /// Forgets the client's handshake if `segment` is a RST that refuses the SYN-ACK. Such a RST comes from a scanner, or from a client
+    /// that has closed meanwhile. The RST makes the server's kernel forget the handshake, too (RFC 9293 §3.10.7.4, SYN-RECEIVED). Returns
+    /// whether there was such a handshake.
     pub(super) fn take_refused(&mut self, client: SocketAddr, segment: &Segment<'_>) -> bool {
         let is_reset = segment.flags.rst && !segment.flags.ack && !self.by_client.is_empty();
         let known = self.by_client.get(&client).filter(|_| is_reset);
@@ -149,7 +150,8 @@ impl Handshakes {
     }
 
     /// Forgets all handshakes. Returns, oldest first, the SYN and SYN-ACK of each handshake whose SYN-ACK was sent but not yet
-    /// acknowledged. In a flood only the latest [`PENDING_MAX`] are returned: sockets for more would delay the open connections.
+    /// acknowledged. In a flood only the latest [`PENDING_MAX`] are returned: sockets for more handshakes would delay the takeover of the
+    /// open connections.
     pub(super) fn take_pending(&mut self) -> Vec<(SocketAddr, Opening, Opening)> {
         let mut pending = Vec::new();
         for (client, seq) in std::mem::take(&mut self.order).into_iter().rev() {

@@ -1,6 +1,6 @@
 //! Connections that have ended before their replicas have received and answered all input. Their clients have seen the primary's answers,
-//! so the replicas' server must get the requests too. This also holds if the agent reads a connection's first and last packet from the
-//! wire's ring in one batch, before the replica is connected.
+//! so the replicas' server must get the requests too. A connection also lingers if the agent reads the connection's first and last packet
+//! from the wire's ring in one batch, before the replica is connected.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::slots::ConnectionId;
 use crate::Instant;
 use crate::connection::Connection;
 
-/// Longest time that an ended connection waits for its replica. It is limited because the replica's server may not respond at all.
+/// Longest time that an ended connection waits for its replica. The wait is limited because the replica's server may not respond at all.
 const LINGER_MAX: Duration = Duration::from_secs(10);
 /// The lingering connections together may hold 1/SHARE of the table's memory limit. The open connections share the rest.
 const SHARE: u64 = 4;

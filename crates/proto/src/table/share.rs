@@ -9,8 +9,8 @@
 //!            ▐█▌  ▐█▌ ▐█▌ ▐█▌
 //! ```
 //!
-//! The level is chosen so that the rest fits (max-min fairness). It is computed only when the bound is exceeded. Then more than the
-//! excess is freed, so that many packets pass before the next look over all connections.
+//! The level is chosen so that the memory below it fits the bound (max-min fairness). The level is computed only when the bound is
+//! exceeded. Then more than the excess is freed, so that many packets pass before the next look over all connections.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -25,7 +25,7 @@ use crate::stream::Shelf;
 const ROOM: u64 = 16;
 
 impl Table {
-    /// Copies the bytes that are still needed from the shelf, before it is cleared.
+    /// Copies the bytes that are still needed from the shelf, before the caller clears the shelf.
     pub fn keep(&mut self, shelf: &dyn Shelf) {
         for id in std::mem::take(&mut self.shelved) {
             self.change(id, |connection| connection.keep(shelf));
@@ -93,7 +93,7 @@ impl Table {
         let level = level(holders.values().map(|(held, _)| *held).collect(), target);
         for (held, mut connections) in holders.into_values() {
             let mut excess = held.saturating_sub(level);
-            // Largest first, so that few connections lose much instead of many losing little.
+            // Largest first: a few connections lose much, instead of many connections losing a little.
             connections.sort_by_key(|&(memory, _)| std::cmp::Reverse(memory));
             for (memory, id) in connections {
                 if excess == 0 {
@@ -116,7 +116,7 @@ fn holder(client: IpAddr) -> IpAddr {
     }
 }
 
-/// The level: the bytes that each holder may keep so that all together hold `target`.
+/// The level: the bytes that each holder may keep so that all holders together hold at most `target` bytes.
 fn level(mut held: Vec<u64>, target: u64) -> u64 {
     held.sort_unstable();
     let mut left = target;
@@ -294,8 +294,8 @@ mod tests {
         }
     }
 
-    /// Replicas of ended connections may hold up to a quarter of the bound. Open connections cannot use that memory. If the bound is
-    /// reached, the open connections that hold the most give memory back, and not the connection that needs memory next.
+    /// Ended connections that wait for their replicas may hold up to a quarter of the bound. Open connections cannot use that memory. If
+    /// the bound is reached, the open connections that hold the most give memory back, and not the connection that needs memory next.
     #[test]
     fn what_lingers_is_given_back_by_those_that_hold_the_most() {
         let mut table = Table::new(TableConfig {

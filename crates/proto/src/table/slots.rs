@@ -1,4 +1,4 @@
-//! The slots of a table's connections. A slot is reused after its connection ends; a connection's id is not.
+//! The slots of a table's connections. A slot is reused after its connection ends. A connection's id is never reused.
 
 use serde::{Deserialize, Serialize};
 

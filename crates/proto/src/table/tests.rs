@@ -10,7 +10,7 @@ use crate::restart::http::Volatile;
 use crate::service::replica::follow_replica;
 use crate::{Offset, Seq};
 
-/// The client's numbers begin at 0, the server's at 1000.
+/// The client's sequence numbers begin at 0, the server's at 1000.
 fn say(table: &mut Table, direction: Direction, flags: Flags, ack: u32, payload: &[u8]) -> TableChange {
     let (client, vip) = (([10, 0, 0, 1], 4000).into(), table.config().vip);
     let (source, destination, first) = match direction {
@@ -205,7 +205,7 @@ fn a_connection_that_is_over_waits_for_its_replica() {
             "{actions:?}"
         );
         let id = id.expect("it was open");
-        assert!(table.get(id).is_none(), "nobody takes it over");
+        assert!(table.get(id).is_none(), "no takeover would restore it");
         let input = table.followed(id).expect("it waits").input();
         let kept: Vec<u8> = input.slices(Offset(0)..Offset(3)).flatten().copied().collect();
         assert_eq!(kept, b"SET");
@@ -215,7 +215,7 @@ fn a_connection_that_is_over_waits_for_its_replica() {
                 replica.on_fed(Offset(3), true);
                 replica.on_output(b"O");
             });
-            assert_eq!(table.take_left(), [], "it has not said all");
+            assert_eq!(table.take_left(), [], "the replica has not sent all its output");
             table.change(id, |connection| {
                 let replica = connection.follower_mut().replica_mut().expect("its own");
                 replica.on_output(b"K");
@@ -224,7 +224,7 @@ fn a_connection_that_is_over_waits_for_its_replica() {
             let end = Instant::from_nanos(10_000_000_000);
             assert_eq!(table.expire_lingering(end - Duration::from_secs(1)), 0);
             assert_eq!(table.take_left(), []);
-            assert_eq!(table.expire_lingering(end), 3, "bytes that it did not get");
+            assert_eq!(table.expire_lingering(end), 3, "bytes the replica missed");
         }
         assert_eq!(table.take_left(), [id]);
         assert_eq!(table.memory(), 0);
@@ -286,7 +286,7 @@ fn what_a_socket_had_is_forgotten_with_it() {
         let client = ([10, 0, 0, 1], 4000).into();
         assert!(
             !table.ended.is_handed_over(client),
-            "its next connection is another one"
+            "the client has begun a new connection"
         );
         table.hand_over(table.find(client).expect("open"));
         assert_eq!(
@@ -305,8 +305,9 @@ fn what_a_socket_had_is_forgotten_with_it() {
     }
 }
 
-/// A SYN carries data, which the server takes or does not take. If the server takes it, the client has no known connection. Otherwise the
-/// SYN begins a new connection. The client's earlier connection never remains, whether it was open or handed over to a socket.
+/// A SYN carries data, which the server accepts or ignores. If the server accepts the data, the table does not know the new connection.
+/// Otherwise the table opens the new connection as usual. The client's earlier connection never remains, whether it was open or handed over
+/// to a socket.
 #[test]
 fn data_in_a_syn_makes_a_connection_unknown_if_it_is_taken() {
     for handed_over in [false, true] {

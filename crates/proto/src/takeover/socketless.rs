@@ -46,7 +46,7 @@ struct Retransmission {
     left: u32,
 }
 
-/// Wait before the first repetition. It doubles each time, as Linux does with a SYN-ACK.
+/// Wait before the first repetition. Each further wait is twice as long. Linux repeats a SYN-ACK at the same times.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// Number of repetitions: Linux's default of `tcp_synack_retries`.
 const REPEATS: u32 = 5;

@@ -105,7 +105,7 @@ fn a_connection_whose_output_was_too_much_is_reset_where_its_client_is() {
     assert_eq!(reset.seq, Seq(20_001));
 }
 
-/// It is unknown which copy the other end has taken.
+/// It is unknown which of two different copies the receiver has taken.
 #[test]
 fn conflicting_copies_make_a_connection_ambiguous_and_a_takeover_resets_it() {
     let asked = (Direction::In, [b"GET /a", b"GET /a", b"GET /b"]);
@@ -297,7 +297,7 @@ fn a_client_that_speaks_comes_next() {
     assert_eq!(next.len(), 100 - BEFORE_HOLD);
 }
 
-/// A client that repeats itself causes no further work.
+/// A client that sends again and again causes no further work.
 #[test]
 fn who_speaks_is_put_forward_once() {
     let mut table = table();
@@ -340,7 +340,7 @@ fn who_waits_for_nothing_but_a_reply_is_in_a_hurry() {
             replica.on_output(b"done");
             asked.release();
         }
-        assert!(asked.is_quiet(), "{policy:?}: its socket need not say a word");
+        assert!(asked.is_quiet(), "{policy:?}: its socket need not send anything");
         assert!(asked.is_busy(), "{policy:?}");
         let (takeover, _) = begun(&mut table);
         assert_eq!(restored(&takeover)[..2], [opened[98], opened[0]], "{policy:?}");
@@ -394,7 +394,7 @@ fn who_waits_for_a_reply_alone_is_not_woken() {
         say_with(&mut table, 1, Direction::In, Flags::ACK, said.as_bytes());
         assert_eq!(of(&table), is_quiet, "{said:?}");
         say_with(&mut table, 1, Direction::Out, Flags::ACK, b"HTTP/1.1 200 OK\r\n");
-        assert!(!of(&table), "the client has not acknowledged it");
+        assert!(!of(&table), "the client has not acknowledged the reply");
     }
 }
 
@@ -525,8 +525,8 @@ fn a_worker_that_crashes_for_ever_leaves_a_few_reports_and_their_sums() {
     assert_eq!(reports.sums(), sums);
 }
 
-/// Output of the primary reached the log only after the restored socket was made. The new application's next output would take the place of
-/// that output.
+/// Output of the primary reached the log only after the restored socket was made. The new application's next output would get the sequence
+/// numbers of that output.
 #[test]
 fn a_socket_that_lacks_output_of_the_log_is_not_gone_on_with() {
     let mut table = table();
@@ -619,7 +619,10 @@ fn a_connection_that_is_given_up_with_holes_is_still_followed() {
             say_of_client(&mut table, 1, Flags::ACK, b"G");
         } else {
             say_of_client(&mut table, 11, Flags::RST, b"");
-            assert!(table.get(id).is_some(), "the server expects another number");
+            assert!(
+                table.get(id).is_some(),
+                "the server expects another sequence number"
+            );
             let acknowledges = Segment {
                 source: VIP.into(),
                 destination: ([10, 0, 0, 1], 1).into(),

@@ -55,7 +55,7 @@ impl TunnelMessage {
     /// Reads a message.
     ///
     /// # Errors
-    /// If it is malformed.
+    /// If `bytes` is not a valid message.
     pub fn parse(bytes: &Bytes) -> Result<Self, MalformedTunnel> {
         let kind = bytes.first().copied().unwrap_or(0);
         let malformed = MalformedTunnel {

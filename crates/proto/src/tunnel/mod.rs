@@ -59,7 +59,7 @@ pub enum TunnelViolation {
     /// A message that does not fit the connection's state.
     #[error("stream {0}: a message does not fit the connection's state")]
     Misplaced(u16),
-    /// More data than there was credit for, or unused credit of more than 1 GiB in all.
+    /// The peer sent more data than it had credit for, or granted so much credit that more than 1 GiB is unused.
     #[error("stream {0} exceeds its credit")]
     Credit(u16),
 }
@@ -331,8 +331,8 @@ impl Tunnel {
         }
     }
 
-    /// Handles CLOSED, the peer's last message on a connection. The peer has got this end's END or RESET, and has sent its own, so the
-    /// connection is over here, too.
+    /// Handles CLOSED, the peer's last message on a connection. The peer has got this end's END or RESET, and has sent its own END or RESET
+    /// before, so the connection must be over at this end, too.
     fn on_closed(&mut self, id: TunnelConnectionId, stream: u16) -> Result<(), TunnelViolation> {
         if self
             .connections

@@ -72,7 +72,7 @@ impl TunnelReception {
         }
     }
 
-    /// Whether a connection can be opened now: an association is ready, and one of its streams is free.
+    /// Notes whether a connection can be opened now: an association is ready, and one of its streams is free.
     pub fn on_room(&mut self, now: Instant, has_room: bool) {
         if has_room {
             self.closed_since = None;

@@ -1,6 +1,6 @@
 //! Fuzz target for an SCTP association. The input is a list of operations on two ends. Packets are delivered, lost, duplicated and
 //! reordered, time passes, and messages are sent and read. Forged chunks also arrive: the peer never sent them, but they have the right
-//! verification tag. Neither end may panic, answer without bound, or hold more than its windows.
+//! verification tag. Neither end may panic, answer without bound, or hold more bytes than its windows allow.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -126,7 +126,7 @@ impl AssociationWorld {
         }
     }
 
-    /// Chunks that the other end never sent, with the right ports and tag.
+    /// Delivers a packet with chunks that the other end never sent. The packet has the right ports and the right verification tag.
     fn forge(&mut self, to: usize, path: u8, chunks: &[u8]) {
         let mut bytes = [PORT.to_be_bytes(), PORT.to_be_bytes()].concat();
         bytes.extend(self.tags[to].to_be_bytes());

@@ -1,11 +1,12 @@
-//! Fuzz target for IP packets with TCP segments. Compares each parsed value with the packet's bytes where the RFCs place it.
+//! Fuzz target for IP packets with TCP segments. Compares each parsed value with the packet's bytes at the place that the RFCs give for
+//! this value.
 
 use std::net::{IpAddr, SocketAddr};
 
 use steadfast_proto::Seq;
 use steadfast_proto::packet::{Checksum, Malformed, Segment, TcpOptions, Timestamps};
 
-/// The TCP segment in an accepted packet. The lengths in the IP headers say where it begins (RFC 791 §3.1, RFC 8200 §4).
+/// The TCP segment in an accepted packet. The lengths in the IP headers tell where the segment begins and ends (RFC 791 §3.1, RFC 8200 §4).
 fn segment(packet: &[u8]) -> &[u8] {
     let word = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
     let is_v4 = packet[0] >> 4 == 4;
@@ -19,7 +20,7 @@ fn segment(packet: &[u8]) -> &[u8] {
         let units = usize::from(packet[at + 1]);
         let length = match next {
             44 => 8, // a fragment that is the whole packet (RFC 6946); its header has no length field
-            51 => (units + 2) * 4, // the authentication header (RFC 4302 §2.2), the only one that IPv4 knows
+            51 => (units + 2) * 4, // the authentication header (RFC 4302 §2.2), the only one allowed in IPv4
             _ => (units + 1) * 8, // hop-by-hop options, routing, destination options
         };
         next = packet[at];

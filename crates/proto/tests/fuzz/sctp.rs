@@ -15,7 +15,7 @@ fn crc(bytes: &[u8]) -> u32 {
     })
 }
 
-/// The packet with the right checksum, so that fuzzing reaches the code behind it.
+/// The packet with the right checksum, so that fuzzing reaches the code behind the checksum's check.
 pub fn mended(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     if packet.len() >= 12 {

@@ -1,4 +1,4 @@
-//! The peer's messages, in any order and with any numbers: a node takes them without a panic.
+//! Fuzz target for the peer's messages, in any order and with any numbers. A node must handle them without a panic.
 //!
 //! An input is a list of lines. A line is one message: the digit of its kind (docs/peer.md), then JSON. One heartbeat interval passes after
 //! each line. A line that is not a message only lets this interval pass.

@@ -7,7 +7,7 @@ const BOUNDS: &str = "STEADFAST_BOUNDS";
 #[derive(Clone, Copy, Debug)]
 pub struct SpeakingBounds {
     pub ticks: u64,
-    /// Messages between the nodes that may be under way in each direction.
+    /// Maximum number of messages under way to each node.
     pub words: usize,
     pub crashes: u8,
     /// How often an agent may die. `restarting`: the nodes whose agents may die.
@@ -17,13 +17,13 @@ pub struct SpeakingBounds {
     pub orders: u8,
     /// Changes of paths.
     pub paths: u8,
-    /// How often a step that a role needs fails, or is made good (`Standing::set_failed`).
+    /// How often a step that a role needs may fail, or succeed after all (`Standing::set_failed`).
     pub failures: u8,
     pub epochs: u64,
 }
 
-/// The first value: whether `more` or `large` is set. Both explore more combinations, and enlarge the bounds of some. The second value:
-/// whether `large` is set. It enlarges the bounds of all.
+/// Returns two values. The first: whether [`BOUNDS`] is `more` or `large`. Either setting explores more combinations, and enlarges the
+/// bounds of some explorations. The second: whether [`BOUNDS`] is `large`. This setting enlarges the bounds of all explorations.
 pub fn wanted() -> (bool, bool) {
     match std::env::var(BOUNDS).as_deref() {
         Err(_) => (false, false),

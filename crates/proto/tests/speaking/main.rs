@@ -1,6 +1,6 @@
-//! Model check of who may speak, on the real [`Standing`]. Within small bounds, it explores all interleavings of the
-//! steps of two nodes. The nodes exchange words ([`StandingBeat`]), which may be lost, late or reordered. Their clocks
-//! tick, their detectors are unreliable, nodes crash, agents die, and the arbiter may not answer.
+//! Model check of who may speak, on the real [`Standing`]. Within small bounds, the check explores all interleavings of the steps of two
+//! nodes. The nodes exchange words ([`StandingBeat`]), which may be lost, late or reordered. Their clocks tick, their detectors are
+//! unreliable, nodes crash, agents die, and the arbiter may not answer.
 //!
 //! A detector may declare the other node dead at any moment, right or wrong, so the checked properties do not rest on detection.
 //! The two clocks run at the same rate here; [`Standing`]'s margin covers clocks that do not. The kernel is modelled: a node's right to
@@ -25,7 +25,7 @@ use proto::standing::{
 use stateright::{Checker, HasDiscoveries, Model, Path, Property};
 use steadfast_proto as proto;
 
-/// The lease: one tick. With its margin it has ended after two ticks.
+/// The lease: one tick. With its margin, the lease has ended after two ticks.
 const LEASE: Duration = Duration::from_millis(100);
 
 /// Number of rounds within which the service must be served again. In each round, words and answers arrive.
@@ -59,7 +59,7 @@ struct SpeakingState {
     /// For each node, the epoch that it asked for, and the arbiter's answer.
     questions: [Option<u64>; 2],
     answers: [Option<(u64, ArbiterVerdict)>; 2],
-    /// The epoch that the arbiter has written down, and its node.
+    /// The epoch that the arbiter has written down, and the node to which it granted the epoch.
     given: Option<(u64, usize)>,
     crashes: u8,
     restarts: u8,
@@ -115,7 +115,8 @@ impl SpeakingState {
         }
     }
 
-    /// Counts disturbances, which are bounded. A backup that had left and is the wire again does not trust its log.
+    /// Counts the disturbance `action`, because the number of disturbances is bounded. A backup that had left and is the wire again does
+    /// not trust its log.
     fn count(&mut self, action: SpeakingAction) {
         match action {
             SpeakingAction::Leave(..) => self.orders += 1,
@@ -162,7 +163,7 @@ struct SentWord {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ModelledNode {
     standing: Standing,
-    /// The number of its agent. It is one larger than the number of its previous agent.
+    /// Number of the node's agent. Each new agent of the node gets the next number.
     agent: u8,
     /// The last word that the node's agent heard.
     heard: Option<WordOrigin>,
@@ -292,9 +293,10 @@ impl SpeakingModel {
         }
     }
 
-    /// Notes a contradiction if a node, whose epoch was `before` until its change, goes on without knowing what the other node said alone.
-    /// A backup that takes over must know all of it. A primary that goes on must know only what was said by right of the arbiter. (Output
-    /// that a node sent by its lease is lost if the node dies before the arbiter grants the epoch. This is the price of `lease_ms`.)
+    /// Notes a contradiction if a node goes on without knowing the output that the other node sent alone. `before` is the node's epoch
+    /// before its change. A backup that takes over must know all of this output. A primary that goes on must know only the output that was
+    /// sent by right of the arbiter. (Output that a node sent by its lease is lost if the node dies before the arbiter grants the epoch.
+    /// This is the price of `lease_ms`.)
     fn note(&self, state: &mut SpeakingState, node: usize, before: u64, change: Option<RoleChange>) {
         let begins = matches!(
             change,
@@ -472,7 +474,7 @@ impl SpeakingModel {
         if is_hasty { now + LEASE * 2 } else { now }
     }
 
-    /// Applies `action`. Returns `None`, and changes nothing, if it is not possible.
+    /// Applies `action`. Returns `None`, and changes nothing, if `action` is not possible.
     fn apply(&self, state: &mut SpeakingState, action: SpeakingAction) -> Option<()> {
         let now = at(state.now);
         let changed = |state: &mut SpeakingState,
@@ -713,7 +715,7 @@ fn is_sole(ModelledNode { standing, .. }: &ModelledNode) -> bool {
     standing.role() == Role::Sole && standing.until().is_none()
 }
 
-/// Whether `primary` has the other node for its wire.
+/// Whether `primary` is the primary and the other node is its wire, in the same epoch.
 fn is_whole(state: &SpeakingState, primary: usize) -> bool {
     let [one, other] = [primary, 1 - primary].map(|node| &state.nodes[node].standing);
     one.role() == Role::Primary && other.role() == Role::Backup && one.epoch() == other.epoch()
@@ -796,7 +798,8 @@ fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
 /// States, each with the action that leads to the next one.
 type SpeakingPath = Vec<(SpeakingState, Option<SpeakingAction>)>;
 
-/// A path to a state as text, one line per step: each node's role, epoch and end of its right before the step, and the action.
+/// Formats a path as text, one line per step. A line shows the action, and before it each node's role, its epoch and the end of its right
+/// to speak.
 fn told(path: SpeakingPath) -> String {
     let mut lines = String::new();
     for (state, action) in path {

@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::packet::HEADER;
 use super::seconds;
 
-/// Number of duplicates that mean a loss (RFC 5681 §3.2).
+/// Number of duplicate acknowledgements that indicate a loss (RFC 5681 §3.2).
 pub(super) const DUPLICATES: u32 = 3;
 
 /// How a sender finds and repairs losses, and how a loss reduces its window.
@@ -22,10 +22,10 @@ pub enum TcpVariant {
     /// Stays in fast recovery until everything sent before it is acknowledged (RFC 6582).
     #[default]
     NewReno,
-    /// Selective acknowledgements (RFC 2018) with a count of what is in flight (RFC 6675).
+    /// Selective acknowledgements (RFC 2018) with an estimate of the bytes in flight (RFC 6675).
     Sack,
-    /// Selective acknowledgements as ns-2's agent `Sack1` has them (Fall and Floyd 1996): any hole below a SACK block is
-    /// lost, and the count of what is in flight starts from the duplicates, not from the scoreboard.
+    /// Selective acknowledgements as ns-2's agent `Sack1` has them (Fall and Floyd 1996): any hole below a SACK block counts as lost, and
+    /// the number of segments in flight is derived from the duplicate acknowledgements, not from the scoreboard.
     Sack1,
     /// Selective acknowledgements, loss detection by time, and a probe for a lost tail (RFC 8985), as in Linux.
     Rack,
@@ -57,13 +57,13 @@ pub enum FlowHandshake {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Departures {
-    /// A loss halves the window that was allowed, in whole segments (`slowdown()`), not the data in flight (RFC 5681
-    /// equation 4).
+    /// A loss halves the allowed window (`slowdown()`). The threshold is this half in whole segments. RFC 5681 equation 4 halves the data
+    /// in flight.
     pub halve_window: bool,
     /// A repeated timeout of one segment lowers the slow start threshold again, to two segments. With
     /// RFC 5681 §3.1, the threshold stays.
     pub halve_again: bool,
-    /// A lost SYN lowers the threshold to two segments; RFC 5681 §3.1 only wants an initial window of one.
+    /// A lost SYN lowers the threshold to two segments; RFC 5681 §3.1 only reduces the initial window to one segment.
     pub halve_on_syn: bool,
     /// After a lost SYN, the backed-off timeout holds until a round trip is measured. RFC 6298 §5.7 sets 3 s instead.
     pub keep_syn_backoff: bool,
@@ -114,8 +114,8 @@ pub struct RtoConfig {
     /// Tick of the clock that measures round trips, in seconds: G of RFC 6298 §4 (ns-2's `tcpTick_`).
     #[serde(with = "seconds")]
     pub tick: Duration,
-    /// Time from the clock's last tick to the start, in seconds. Must be below one tick. By default it is drawn for each flow from
-    /// the network's seed, as in ns-2 (`boot_time_`).
+    /// Time from the clock's last tick to the start of the simulation, in seconds. Must be below one tick. By default the phase is drawn
+    /// for each flow from the network's seed, as in ns-2 (`boot_time_`).
     #[serde(with = "seconds::optional")]
     pub phase: Option<Duration>,
 }
@@ -154,7 +154,7 @@ pub struct FlowConfig {
     pub max_window: u32,
     /// Initial slow start threshold, in segments. `None`: as high as the advertised window.
     pub initial_threshold: Option<u32>,
-    /// Whether the first two duplicates each let a new segment out (RFC 3042).
+    /// Whether the sender sends a new segment for each of the first two duplicate acknowledgements (RFC 3042).
     pub limited_transmit: bool,
     /// Time that an acknowledgement waits for a second segment, in seconds (RFC 5681 §4.2). With `None`, each
     /// segment is acknowledged at once.

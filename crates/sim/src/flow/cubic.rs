@@ -1,6 +1,6 @@
 //! CUBIC's growth of the window (RFC 9438), in segments and seconds.
 //!
-//! The cube root is taken with the four basic operations, so that it is the same on every machine.
+//! The cube root is computed with the four basic operations, so that the result is the same on every machine.
 
 /// RFC 9438 §4.1: the constant C of the curve.
 const C: f64 = 0.4;
@@ -13,7 +13,7 @@ const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 /// The curve since the last loss.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cubic {
-    /// The window before the last loss.
+    /// W_max: the window before the last loss, or less (§4.7).
     max: f64,
     /// When congestion avoidance began, in nanoseconds. `k` is how long the curve takes to return to `max`, in seconds.
     epoch: Option<u64>,
@@ -23,11 +23,11 @@ pub(super) struct Cubic {
 }
 
 impl Cubic {
-    /// A loss. `window` is the window before it (§4.6, §4.7).
+    /// Handles a loss. `window` is the window before the loss (§4.6, §4.7).
     pub fn on_loss(&mut self, window: f64) {
         let is_lower = window < self.max;
         self.max = if is_lower {
-            window * (1.0 + BETA) / 2.0 // another flow wants a part of the bandwidth
+            window * (1.0 + BETA) / 2.0 // fast convergence (§4.7): leaves bandwidth to another flow
         } else {
             window
         };

@@ -2,7 +2,7 @@
 //!
 //! A [`FlowSender`] transfers a number of bytes to a [`FlowReceiver`]. Both are state machines without I/O: they take the time and packets,
 //! and return packets. [`FlowConfig`] holds what the RFCs leave open. Its [`Departures`] are the points in which ns-2's one-way agents
-//! differ from the RFCs. If all of them are set, a run can be compared with ns-2 flow by flow. [`crate::tcp`] is this crate's other TCP
+//! differ from the RFCs. If all departures are set, a run can be compared with ns-2 flow by flow. [`crate::tcp`] is this crate's other TCP
 //! endpoint. It is complete and byte-exact. Tests use it to check what the product does to real connections.
 
 mod config;

@@ -1,4 +1,4 @@
-//! A packet of a flow: a segment's numbers without its bytes.
+//! A packet of a flow: the header fields of a TCP segment, without its data.
 
 /// A flow of a network, numbered from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,7 +35,7 @@ impl FlowFlags {
         self.0 & flags.0 == flags.0
     }
 
-    /// The flags of both.
+    /// The flags that are set in `self` or in `flags`.
     pub const fn and(self, flags: Self) -> Self {
         Self(self.0 | flags.0)
     }
@@ -56,7 +56,7 @@ impl Sack {
     /// Adds a block, `left..right` above `ack`, if there is room.
     ///
     /// # Panics
-    /// If the block begins below `ack`, or ends 4 GiB above it.
+    /// If the block begins below `ack`, or ends 4 GiB or more above `ack`.
     pub fn push(&mut self, ack: u64, left: u64, right: u64) {
         let relative = |seq: u64| u32::try_from(seq - ack).expect("a window is smaller than 4 GiB");
         if let Some(block) = self.blocks.get_mut(usize::from(self.count)) {
@@ -94,9 +94,9 @@ pub struct FlowPacket {
     pub flags: FlowFlags,
     /// Bytes of data.
     pub len: u16,
-    /// Number of the first byte.
+    /// Sequence number of the first byte.
     pub seq: u64,
-    /// The next number expected. Valid with the ACK flag.
+    /// The next sequence number that the packet's sender expects. Valid with the ACK flag.
     pub ack: u64,
     /// Number of bytes from `ack` on that may be sent, without scaling.
     pub window: u32,

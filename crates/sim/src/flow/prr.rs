@@ -38,7 +38,7 @@ impl Prr {
             conserved.min(self.threshold - in_flight)
         };
         if self.sent == 0.0 {
-            more = more.max(1.0); // the fast retransmission
+            more = more.max(1.0); // the fast retransmission is always allowed
         }
         in_flight + more.max(0.0)
     }

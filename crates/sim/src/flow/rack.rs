@@ -1,5 +1,5 @@
-//! A modern sender. RACK finds losses by time, and a probe finds a lost tail (TLP), both of RFC 8985 with Linux's constants. Recovery
-//! runs at the rate of RFC 9937.
+//! A modern sender. RACK finds losses by time, and a tail loss probe (TLP) finds a lost tail. Both follow RFC 8985 with Linux's constants.
+//! Recovery runs at the rate of RFC 9937.
 //!
 //! ```text
 //!   acknowledgement ─▶ scoreboard ─▶ lost? ──▶ fast recovery (PRR)
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Differences from Linux: no F-RTO (RFC 5682), no undoing of a window reduction that proved wrong, no pacing, no HyStart. The initial
-//! window is one segment after the first lost SYN (RFC 5681 §3.1), in Linux only after the second.
+//! window is one segment after the first lost SYN (RFC 5681 §3.1). In Linux, it is one segment only after the second lost SYN.
 
 use proto::Instant;
 
@@ -105,8 +105,9 @@ impl FlowSender {
         self.set_timer(now);
     }
 
-    /// Sends while less is in flight than the window allows, lost segments first. If the receiver's window has shrunk, lost segments beyond
-    /// the receiver's window have to wait, except for the first one (as in Linux). Returns whether something new was sent.
+    /// Sends segments, lost segments first, while fewer segments are in flight than the window allows. If the receiver's window has shrunk,
+    /// lost segments beyond the receiver's window have to wait, except for the first one (as in Linux). Returns whether something new was
+    /// sent.
     fn fill_rack(&mut self, now: Instant, out: &mut Vec<FlowPacket>) -> bool {
         let before = self.max;
         while self.rack.board.in_flight() < u64::from(whole(self.cwnd)) {
@@ -117,7 +118,7 @@ impl FlowSender {
             if let Some(seq) = lost {
                 self.transmit(now, seq, out);
                 if seq == self.una {
-                    self.set_timer(now); // as Linux
+                    self.set_timer(now); // as in Linux
                 }
             } else if let Some(seq) = fresh {
                 self.nxt = self.transmit(now, seq, out);
@@ -180,7 +181,7 @@ impl FlowSender {
         true
     }
 
-    /// Sends a probe, unless one is out already or no round trip was measured since the last one (§7.3).
+    /// Sends a probe, unless an earlier probe is still unanswered, or no round trip was measured since the last probe (§7.3).
     fn probe(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         if self.rack.probe.is_none() && std::mem::take(&mut self.rack.measured) {
             let again = self.nxt >= self.end || !self.within_window(self.nxt);
@@ -337,7 +338,7 @@ mod tests {
         );
     }
 
-    /// Linux, `__tcp_retransmit_skb`: what is beyond a window that has shrunk is not sent again.
+    /// As in Linux (`__tcp_retransmit_skb`): if the window has shrunk, segments beyond it are not sent again.
     #[test]
     fn lost_segments_beyond_a_shrunk_window_wait() {
         let mut play = SenderTest::opened(1000);
@@ -419,7 +420,7 @@ mod tests {
         assert_eq!(play.ack(200, 10, &[]), [10, 11]);
         play.window = 1;
         assert_eq!(play.ack(300, 11, &[]), NOTHING);
-        assert_eq!(play.expire(), (600, vec![11])); // the receiver has no room for another
+        assert_eq!(play.expire(), (600, vec![11])); // the receiver has no room for another segment
         play.window = 2;
         let window = play.sender.congestion_window();
         assert_eq!(play.ack(700, 12, &[]), [12, 13]);

@@ -33,7 +33,7 @@ pub(super) struct RackState {
 }
 
 impl RackState {
-    /// When the early timer expires. The retransmission timeout is separate.
+    /// Time at which the early timer expires, in nanoseconds. The retransmission timeout is separate.
     pub fn deadline(&self) -> Option<u64> {
         self.early.map(|(at, _)| at)
     }

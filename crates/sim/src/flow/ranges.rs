@@ -35,7 +35,7 @@ impl Ranges {
         true
     }
 
-    /// Removes everything below `seq`. Returns whether there was anything.
+    /// Removes everything below `seq`. Returns whether the set has lost any member.
     pub fn remove_below(&mut self, seq: u64) -> bool {
         let whole = self.0.partition_point(|range| range.1 <= seq);
         self.0.drain(..whole);

@@ -27,9 +27,9 @@ pub struct FlowReceiver {
     delay_repeated: bool,
     rto_syn: u64,
     rto_max: u64,
-    /// The number expected next. 0 means that the SYN is awaited.
+    /// The sequence number expected next. 0 means that the SYN is awaited.
     next: u64,
-    /// Number of our own sequence numbers that were sent: one for the SYN, one for the FIN.
+    /// Number of sequence numbers that this end has used: one for the SYN, one for the FIN.
     sent: u64,
     /// Ranges that were received beyond `next`.
     beyond: Ranges,
@@ -93,7 +93,7 @@ impl FlowReceiver {
         Some(Instant::from_nanos(at))
     }
 
-    /// The time of [`FlowReceiver::poll_timeout`] has come. Calls that come too early do nothing.
+    /// Call this at the time that [`FlowReceiver::poll_timeout`] returned. A call before that time does nothing.
     pub fn handle_timeout(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         let now = now.as_nanos();
         if self.acknowledge_at.is_some_and(|at| at <= now) {
@@ -186,7 +186,7 @@ impl FlowReceiver {
         }
     }
 
-    /// Sends something that has to be acknowledged.
+    /// Sends a SYN or a FIN, which is repeated until it is acknowledged.
     fn speak(&mut self, now: Instant, flags: FlowFlags, out: &mut Vec<FlowPacket>) {
         self.unheard = Some(Unheard {
             flags,

@@ -1,5 +1,5 @@
-//! The retransmission timeout (RFC 6298), in the arithmetic of Jacobson and Karels 1988 (Appendix A): whole ticks with
-//! a few binary places. With a fine tick this equals RFC 6298. With a tick of 10 ms it equals BSD's and ns-2's.
+//! The retransmission timeout (RFC 6298), in the arithmetic of Jacobson and Karels 1988 (Appendix A): whole ticks with a few binary places.
+//! With a fine tick the timeouts are those of RFC 6298. With a tick of 10 ms they are those of BSD and ns-2.
 
 use proto::Instant;
 
@@ -54,7 +54,8 @@ impl FlowRto {
 
     /// A segment that was sent at `sent` was acknowledged at `now` (RFC 6298 §2.2, §2.3).
     pub fn on_sample(&mut self, sent: Instant, now: Instant) {
-        // Counted in whole ticks, from the last tick before the segment was sent. A clock with such ticks measures this difference.
+        // Counts the round trip in whole ticks, from the last tick before the segment was sent. A clock with such ticks measures the same
+        // number.
         let passed = now.as_nanos() + self.phase - self.ticks(sent) * self.tick;
         let measured = i64::try_from(passed / self.tick).unwrap_or(i64::MAX >> 8).max(1);
         if self.smoothed == 0 {

@@ -1,7 +1,7 @@
 //! State and sending time of each segment: RACK's loss detection by time (RFC 8985 §6).
 //!
-//! A segment counts as lost when a later sent segment has arrived, and a round trip plus the reordering window has passed since the lost
-//! segment was sent.
+//! A segment counts as lost when a segment that was sent later has arrived, and a round trip plus the reordering window has passed since
+//! the lost segment was sent.
 //!
 //! The receivers here send no DSACK, so the reordering window never grows: its multiplier stays 1 (§6.2 step 4).
 
@@ -75,7 +75,7 @@ impl Scoreboard {
         self.in_flight
     }
 
-    /// Number of segments received beyond the first one that is not received.
+    /// Number of segments that have arrived and that the cumulative acknowledgement does not cover.
     pub const fn received(&self) -> u64 {
         self.received_count
     }
@@ -122,8 +122,8 @@ impl Scoreboard {
         }
     }
 
-    /// Notes that everything below `ack` and in `blocks` has arrived (§6.2 steps 1 to 3). Returns the number of segments that were not
-    /// known to have arrived.
+    /// Notes that everything below `ack` and in `blocks` has arrived (§6.2 steps 1 to 3). Returns the number of segments whose arrival is
+    /// news.
     pub fn on_ack(&mut self, now: u64, ack: u64, blocks: impl Iterator<Item = (u64, u64)>) -> u64 {
         let mut news = 0;
         self.sample = None;
@@ -133,8 +133,8 @@ impl Scoreboard {
             self.received_count -= 1;
         }
         self.received.remove_below(ack);
-        // Handles the blocks in ascending order. If the acknowledgements that first reported these blocks were lost, several blocks are
-        // new at once. In another order they would look like reordering.
+        // Handles the blocks in ascending order. If the acknowledgements that first reported these blocks were lost, several blocks are new
+        // at once. In another order, the blocks would look like reordering.
         let mut sorted = [(0, 0); super::packet::Sack::MAX];
         for (place, block) in sorted.iter_mut().zip(blocks) {
             *place = block;
@@ -206,7 +206,7 @@ impl Scoreboard {
         }
     }
 
-    /// The reordering window: how late a segment may be (§6.2 step 4).
+    /// The reordering window: how late a segment may be, in nanoseconds (§6.2 step 4).
     fn window(&self, repairing: bool, smoothed: u64) -> u64 {
         if !self.reordered && (repairing || self.received_count >= u64::from(DUPLICATES)) {
             return 0;

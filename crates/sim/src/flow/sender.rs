@@ -1,6 +1,6 @@
 //! The sending end: window, timer, and everything that all variants share.
 //!
-//! Windows are counted in segments, with a fraction, as the papers do; positions are bytes.
+//! Windows are counted in segments, with a fraction, as in the papers. Positions are counted in bytes.
 
 use proto::Instant;
 
@@ -40,10 +40,10 @@ pub struct FlowSender {
     initial_window: f64,
     rto_initial: u64,
 
-    /// First number after the data, and first number after the FIN (if there is one).
+    /// First sequence number after the data, and first sequence number after the FIN (if there is one).
     pub(super) data_end: u64,
     pub(super) end: u64,
-    /// First unacknowledged number; next one to send; end of what was ever sent.
+    /// First unacknowledged sequence number (SND.UNA), next sequence number to send (SND.NXT), and end of all data sent so far.
     pub(super) una: u64,
     pub(super) nxt: u64,
     pub(super) max: u64,
@@ -55,10 +55,10 @@ pub struct FlowSender {
     cubic: Option<Cubic>,
     /// The receiver's window, in segments.
     pub(super) window: u32,
-    /// Duplicates in a row; segments that left the network during a recovery.
+    /// Number of duplicate acknowledgements in a row, and number of segments that left the network during a recovery.
     pub(super) duplicates: u32,
     pub(super) inflation: u32,
-    /// Whether a fast recovery is under way, and the end of what was sent when the last loss was found.
+    /// Whether a fast recovery is under way, and the end of the data that had been sent when the last loss was found.
     pub(super) recovering: bool,
     pub(super) recover: u64,
     /// Whether this recovery has seen a partial acknowledgement.
@@ -179,7 +179,7 @@ impl FlowSender {
     /// Handles a packet of the receiver.
     pub fn handle(&mut self, now: Instant, packet: &FlowPacket, out: &mut Vec<FlowPacket>) {
         if packet.ack > self.max || !packet.flags.has(FlowFlags::ACK) {
-            return; // no acknowledgement, or one of something that was never sent
+            return; // no acknowledgement, or an acknowledgement of data that was never sent
         }
         let window = u64::from(packet.window) / self.mss;
         self.window = u32::try_from(window).unwrap_or(u32::MAX).max(1);
@@ -196,7 +196,7 @@ impl FlowSender {
         }
     }
 
-    /// The time of [`FlowSender::poll_timeout`] has come. Calls that come too early do nothing.
+    /// Call this at the time that [`FlowSender::poll_timeout`] returned. A call before that time does nothing.
     pub fn handle_timeout(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         if self.handle_early_timeout(now, out)
             || self.deadline.is_none_or(|deadline| deadline > now.as_nanos())
@@ -278,7 +278,7 @@ impl FlowSender {
         }
     }
 
-    /// Lets the window grow, by slow start (RFC 5681 equation 2), or by equation 3 or CUBIC.
+    /// Lets the window grow: in slow start by RFC 5681 equation 2, in congestion avoidance by equation 3 or by CUBIC.
     pub(super) fn grow(&mut self, now: Instant, acked: f64) {
         if self.cwnd < self.threshold {
             self.cwnd += 1.0;
@@ -315,7 +315,7 @@ impl FlowSender {
         }
     }
 
-    /// Ends the backoff, whatever segment was timed.
+    /// Ends the backoff, even if the timed segment is not acknowledged.
     pub(super) fn end_backoff(&mut self) {
         self.rto.end_backoff();
     }
@@ -344,7 +344,7 @@ impl FlowSender {
         seq + self.mss <= self.una + u64::from(segments) * self.mss
     }
 
-    /// Whether the window lets the next segment out.
+    /// Whether the window allows the next segment.
     pub(super) fn may_send(&self) -> bool {
         self.within(
             self.nxt,
@@ -385,7 +385,7 @@ impl FlowSender {
         }
     }
 
-    /// A first or second duplicate lets one new segment out (RFC 3042).
+    /// Handles a first or second duplicate acknowledgement: sends one new segment, if the receiver's window allows (RFC 3042).
     pub(super) fn send_one(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         let after = self.segments(self.nxt - self.una) + 1.0;
         let allowed = after <= self.cwnd + f64::from(self.duplicates);
@@ -456,7 +456,7 @@ impl FlowSender {
     }
 }
 
-/// The whole segments of a window.
+/// Number of whole segments in a window.
 pub(super) const fn whole(window: f64) -> u32 {
     window as u32
 }

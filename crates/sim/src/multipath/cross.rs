@@ -87,8 +87,8 @@ impl CrossSources {
         sources
     }
 
-    /// A time with this mean from the Pareto distribution. The longest millionth of the draws is capped, because such periods would last
-    /// for hours.
+    /// Draws a time from the Pareto distribution with this mean. The longest millionth of the draws is capped, because such periods would
+    /// last for hours.
     fn pareto(&mut self, mean: Duration) -> Duration {
         let shape = self.traffic.shape;
         let least = mean.as_secs_f64() * (shape - 1.0) / shape;

@@ -36,7 +36,7 @@ pub use path::{PathConfig, PathCutTime};
 /// Port of both hosts.
 const PORT: u16 = 5000;
 
-/// Why there is no such network.
+/// Why a network cannot be built from a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 pub enum InvalidMultipath {
     /// A field of SCTP's configuration.
@@ -62,9 +62,9 @@ pub enum InvalidMultipath {
 /// A packet that leaves a host.
 #[derive(Clone, Copy, Debug)]
 pub struct SctpDeparture<'a> {
-    /// When it leaves.
+    /// When the packet leaves.
     pub at: Instant,
-    /// The host, 0 or 1.
+    /// The sending host, 0 or 1.
     pub host: usize,
     /// The path.
     pub path: usize,
@@ -152,7 +152,7 @@ impl MultipathNetwork {
         self.now
     }
 
-    /// Host 0 calls host 1 on path 0.
+    /// Host 0 begins an association with host 1 on path 0.
     pub fn connect(&mut self) {
         let peer = [address(1, 0)];
         self.hosts[0].id = self.hosts[0].endpoint.connect(self.now, &peer, PORT).ok();
@@ -175,8 +175,8 @@ impl MultipathNetwork {
         &self.hosts[host].events
     }
 
-    /// Handles the next event before `until`. Returns the host that handled it; `None` if there is none. Call [`settle`](Self::settle) for
-    /// this host afterwards, when its application has read and written.
+    /// Handles the next event before `until`. Returns the host that handled the event. `None` if no event comes before `until`. Call
+    /// [`settle`](Self::settle) for this host afterwards, when its application has read and written.
     pub fn step(&mut self, until: Instant) -> Option<usize> {
         let mut first = until;
         let mut arrival = None;

@@ -15,10 +15,10 @@ use crate::link::{InvalidLink, Link, LinkConfig, LinkVerdict};
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PathCutTime {
-    /// When it begins, in seconds.
+    /// When the period begins, in seconds.
     #[serde(with = "seconds")]
     pub from: Duration,
-    /// When it ends, in seconds.
+    /// When the period ends, in seconds.
     #[serde(with = "seconds")]
     pub until: Duration,
 }
@@ -64,7 +64,7 @@ impl Default for PathConfig {
 
 /// Bytes of an IPv4 header.
 pub(super) const IP_HEADER: usize = 20;
-/// Number of the core link among a direction's links.
+/// Index of the core link among a direction's links.
 const CORE: usize = 1;
 
 /// The links in one direction, and the packets on them.

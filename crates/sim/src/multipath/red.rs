@@ -9,7 +9,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 const LEAST: f64 = 5.0;
 /// Average queue from which on all packets are dropped.
 const MOST: f64 = 15.0;
-/// Weight of a new packet in the average.
+/// Weight of the present queue in the average, at each arrival.
 const WEIGHT: f64 = 0.002;
 /// Chance that a packet is dropped just below [`MOST`].
 const CHANCE: f64 = 0.1;
@@ -74,7 +74,7 @@ mod tests {
             lost.filter(|number| *number >= 10_000).count()
         };
         assert_eq!((lost(4), lost(20)), (0, 10_000));
-        // The queue is halfway between `LEAST` and `MOST`, so half of `CHANCE` applies. The spreading of drops nearly doubles it.
+        // The queue is halfway between `LEAST` and `MOST`, so half of `CHANCE` applies. The spreading of drops nearly doubles this chance.
         let between = lost(10);
         assert!((700..1100).contains(&between), "{between}");
     }

@@ -92,7 +92,7 @@ struct SharedHostId {
 
 /// Kind of an event.
 enum SharedEventKind {
-    /// Host 0 of the pair calls.
+    /// Host 0 of the pair begins the association.
     Call,
     /// A timer of the host may have run out.
     Timer,
@@ -133,7 +133,7 @@ impl Ord for SharedEvent {
 struct SharedHost {
     endpoint: SctpEndpoint,
     id: Option<AssociationId>,
-    /// The next timer event that is scheduled.
+    /// Time of the next scheduled timer event.
     timer: Option<Instant>,
     /// The edge link of each path, from this host.
     edges: Vec<Link>,
@@ -143,7 +143,7 @@ struct SharedHost {
 pub struct SharedNetwork {
     now: Instant,
     pairs: Vec<[SharedHost; 2]>,
-    /// Per path and direction, by the host that sends.
+    /// Each path's two core links, by the host that sends.
     cores: Vec<[CoreLink; 2]>,
     /// Delay from the core link to a host, per pair.
     edge_delays: Vec<Duration>,

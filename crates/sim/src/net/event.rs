@@ -25,7 +25,8 @@ pub enum EventPlace {
 /// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Happening {
-    /// A packet leaves. The text is its fate. If the text is empty, the packet will arrive; if it is `twice`, the packet will arrive twice.
+    /// A packet leaves. The text is the packet's fate. If the text is empty, the packet is on its way. If the text is `twice`, two copies
+    /// are on their way.
     Sent(FlowPacket, &'static str),
     /// A packet arrives, if the text is empty. Otherwise the text says why the packet does not arrive.
     Received(FlowPacket, &'static str),
@@ -100,8 +101,8 @@ impl Display for TraceEvent {
 }
 
 impl FlowPacket {
-    /// The segment that a real network would carry for this packet: with addresses made from the flow's number, zeros for data, and
-    /// the options that its fields need.
+    /// The segment that a real network would carry for this packet: with addresses made from the flow's number, zeros for data, and the
+    /// options that the packet's fields need.
     pub fn segment(&self) -> Segment<'static> {
         let source = SocketAddr::from((Ipv4Addr::from_bits(SOURCES | (self.flow.0 + 1)), 40_000));
         let destination = DESTINATIONS | ((self.flow.0 + 1) & DESTINATIONS_MASK);

@@ -50,7 +50,7 @@ pub struct SwitchId(u32);
 /// The end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkEnd {
-    /// At the flows' ends.
+    /// At the flows' senders and receivers.
     Hosts,
     /// At a switch.
     Switch(SwitchId),
@@ -89,12 +89,12 @@ pub struct FlowNetwork {
     rng: Xoshiro256PlusPlus,
 }
 
-/// A link and what is on it.
+/// A link and the packets on it.
 struct NetLink {
     link: Link,
     end: LinkEnd,
     rank: u64,
-    /// Packets on the way, with their times of arrival. Each entry is a cache line.
+    /// Packets on the way, with their times of arrival. Each entry fills one cache line.
     on_the_way: VecDeque<(Instant, FlowPacket)>,
     /// The heap's entry for the first packet on the way.
     scheduled: EventKey,
@@ -111,7 +111,7 @@ struct Flow {
 }
 
 impl NetLink {
-    /// The heap's entry for a packet that arrives `at`.
+    /// The heap's entry for a packet that arrives at the time `at`.
     const fn key(&self, number: u32, at: Instant) -> EventKey {
         EventKey::new(at.as_nanos(), EventKind::Link, self.rank, number)
     }
@@ -201,7 +201,7 @@ impl FlowNetwork {
         self.switches[switch.0 as usize].set_route(flow, direction, link);
     }
 
-    /// Connects or cuts a link. Cutting loses the packets that wait and those on the way.
+    /// Connects or cuts a link. A cut loses the packets that wait and the packets on the way.
     pub fn set_up(&mut self, link: LinkId, up: bool) {
         let wire = &mut self.wires[link.0 as usize];
         wire.link.set_up(up);
@@ -264,7 +264,7 @@ impl FlowNetwork {
         self.unfinished == 0
     }
 
-    /// Runs the next event before `until`; false if there is none.
+    /// Runs the next event before `until`. Returns false if there is no such event.
     pub fn step(&mut self, until: Instant) -> bool {
         let Some(key) = self.queue.pop_before(until.as_nanos()) else {
             return false;

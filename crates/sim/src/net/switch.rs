@@ -11,13 +11,12 @@ use crate::flow::{FlowDirection, FlowId, FlowPacket};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub(super) u32);
 
-/// The logic of a switch. It sees each packet that the switch forwards, and decides what leaves: now or later, changed or not, once
-/// or more often.
+/// The logic of a switch. The logic sees each packet that reaches the switch. It may forward, delay, change, repeat or drop the packet.
 pub trait Logic: Any {
     /// Handles a packet that came in. The logic adds to `out` the packets that leave the switch. These packets follow the switch's routes.
     fn handle(&mut self, now: Instant, packet: FlowPacket, out: &mut SwitchOutbox);
 
-    /// The time that `poll_timeout` returned has come. Calls that come too early do nothing.
+    /// Called at the time that `poll_timeout` returned. A call before that time does nothing.
     fn handle_timeout(&mut self, now: Instant, out: &mut SwitchOutbox);
 
     /// When to call `handle_timeout`, unless something else happens before.

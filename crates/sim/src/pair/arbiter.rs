@@ -50,7 +50,7 @@ pub(crate) struct RunningFence {
     pub due: Instant,
 }
 
-/// An outage of the arbiter, as one node sees it: no question that the node asks before `until` is granted.
+/// An outage of the arbiter, as one node sees it: each question that the node asks before `until` gets the answer `Failed`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outage {
     pub until: Instant,

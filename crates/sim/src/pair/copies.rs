@@ -1,5 +1,5 @@
-//! The judge's rules on copied server states (docs/state-sync.md): a copy is exact, and a replica follows only connections of which the
-//! copy contains nothing.
+//! The judge's rules on copied server states (docs/state-sync.md): a copy is exact, and a replica follows only connections whose input is
+//! not part of the copy.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;

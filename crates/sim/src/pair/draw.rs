@@ -46,7 +46,7 @@ impl Draw {
         limit.mul_f64(self.0.random::<f64>())
     }
 
-    /// 0, or a number up to `largest`, with equal chances.
+    /// 0 in half of the calls, otherwise a number between 0 and `largest`.
     fn now_and_then(&mut self, largest: f64) -> f64 {
         if self.chance(0.5) {
             largest * self.0.random::<f64>()

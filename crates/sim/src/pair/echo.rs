@@ -51,7 +51,7 @@ impl EchoMessage {
         header
     }
 
-    /// `None` if it is not a header.
+    /// `None` if `header` does not begin like a message's header.
     fn parse(header: &[u8; HEADER]) -> Option<Self> {
         let field = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().expect("four bytes"));
         (header[0] == b'M').then(|| Self {
@@ -124,7 +124,7 @@ impl EchoServer {
         }
     }
 
-    /// Takes one header or piece of an upload; false if more must come first.
+    /// Takes one header or piece of an upload. Returns false if more bytes must arrive first.
     fn step(&mut self, now: Instant) -> bool {
         let Some((message, missing, hash)) = &mut self.message else {
             if self.received.len() < HEADER || self.is_last {

@@ -562,7 +562,7 @@ impl Judge {
         self.half_open > 0
     }
 
-    /// The flow of a client's SYN. `None` for any other packet.
+    /// The record of the connection that a client's SYN opens. `None` for any other packet.
     fn opening(&mut self, direction: Direction, packet: &[u8]) -> Option<&mut WatchedConnection> {
         let segment = self.parse(packet)?;
         let opens = direction == Direction::In && segment.flags.syn;

@@ -43,8 +43,7 @@ impl Machine {
         }
     }
 
-    /// # Errors
-    /// If the network refuses changes.
+    /// Returns an error if the network refuses changes.
     fn check_network(&self) -> Result<(), String> {
         if self.refuses_changes {
             Err("the network refuses changes".to_owned())
@@ -154,7 +153,7 @@ impl Kernel for Machine {
         }
     }
 
-    /// The right to speak ends at another time; the gate stays as it is.
+    /// Changes the time at which the right to speak ends. The gate stays as it is.
     fn set_until(&mut self, _: ServiceIndex, until: Option<Instant>) {
         self.keep_until(until);
         let (gate, epoch) = self.wire.gate();

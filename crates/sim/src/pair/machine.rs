@@ -38,7 +38,7 @@ pub(super) const PROBE: &[u8] = b"probe";
 /// The answer to [`PROBE`].
 const ALIVE: &[u8] = b"alive";
 
-/// Number of turns after a halt until the agent has reacted. It notices the halt in the first turn, and has reacted by the second.
+/// Number of turns after a halt until the agent has reacted. The agent notices the halt in the first turn, and has reacted by the second.
 const TURNS_UNAWARE: u32 = 2;
 
 /// Configuration of a station.
@@ -72,7 +72,7 @@ pub struct StationConfig {
     pub defect: Option<Defect>,
     /// The agents also hear each other through the service's network.
     pub service_link: bool,
-    /// An outside host answers what this node asks from its own address.
+    /// An outside host answers the pings that this node sends from its own address.
     pub outside: bool,
     /// How the server's state is copied, if it is.
     pub state_sync: Option<SimStateSync>,
@@ -154,7 +154,7 @@ pub struct Machine {
     /// The whole machine stands still until this time. Incoming packets wait in the backlog.
     pub(super) frozen_until: Instant,
     pub(super) backlog: Vec<(Port, Vec<u8>)>,
-    /// SYNs, and SYN-ACKs, whose clients have not answered, for [`Defect::TrustSyn`].
+    /// SYN and SYN-ACK of each handshake that its client has not completed, for [`Defect::TrustSyn`].
     pub(super) handshakes: BTreeMap<SocketAddr, Vec<LoggedPacket>>,
     seed: u64,
 }
@@ -168,7 +168,7 @@ pub(super) struct ApplicationReplica {
 }
 
 impl Machine {
-    /// A node that has just started; `judge` is told what it does.
+    /// A node that has just started. The node reports its events to `judge`.
     pub fn new(now: Instant, config: StationConfig, seed: u64, judge: Rc<RefCell<Judge>>) -> Self {
         let clock = NodeClock::new(config.ahead);
         let now = clock.read(now);
@@ -222,7 +222,7 @@ impl Machine {
         }
     }
 
-    /// The machine after a loss of power and a boot: nothing is left of what it held.
+    /// The machine after a loss of power and a boot: it has no connections, no log and no agent's state from before.
     pub(super) fn booted(&mut self, now: Instant) -> Self {
         self.config.core.incarnation = self.agent.number + 1;
         self.config.server.borrow_mut().clear();
@@ -330,7 +330,7 @@ impl Machine {
         self.agent.due = self.agent.due.max(until);
     }
 
-    /// Until `until`, all work of the agent takes `times` as long.
+    /// Until `until`, all work of the agent takes `times` times as long.
     pub fn delay(&mut self, until: Instant, times: u32) {
         self.agent.late = (self.clock.read(until), times);
     }
@@ -393,7 +393,7 @@ impl Machine {
         self.config.defect == Some(defect)
     }
 
-    /// Sends what the local stack or a raw socket says, if the guards let it.
+    /// Sends a packet of the local stack or of a raw socket, if the guards let the packet pass.
     pub(super) fn speak(&mut self, now: Instant, packet: Vec<u8>, is_raw: bool) -> Option<Output> {
         let segment = Segment::parse(&packet, Checksum::Trusted).ok()?;
         // The guards let RSTs of a raw socket or a relay pass: these RSTs bear a mark, so they were sent on purpose.

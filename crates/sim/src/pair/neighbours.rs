@@ -1,5 +1,5 @@
-//! The simulated network segment between the clients and the two nodes. It has a neighbour table, which says which node gets the VIP's
-//! packets, and an outside host, which answers pings. The judge reads the clients' packets here, in both directions.
+//! The simulated network segment between the clients and the two nodes. Its neighbour table decides which node gets the VIP's packets. Its
+//! outside host answers pings. The judge reads the clients' packets here, in both directions.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

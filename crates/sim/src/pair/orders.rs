@@ -14,7 +14,7 @@ impl Station {
         }
     }
 
-    /// `steadfast drain`. Ignored if nobody would serve afterwards.
+    /// `steadfast drain`. Ignored if no node would serve afterwards.
     pub fn order_drain(&mut self, now: Instant) {
         let now = self.machine.clock.read(now);
         if self.machine.runs(now) && self.core.would_be_lost(now, 0).is_none() {

@@ -63,7 +63,7 @@ pub struct SimRelay {
     output: OutputEnd,
     /// The application has got input.
     has_passed: bool,
-    /// The end of the client's stream was passed on.
+    /// The application was told that the client's stream has ended.
     up_ended: bool,
     /// Bytes for the client that the endpoint has not taken yet.
     outgoing: Vec<u8>,

@@ -14,7 +14,7 @@ impl Station {
         spills.map_or(0, |spills| spills.bytes())
     }
 
-    /// Connections whose clients are slowed.
+    /// Number of connections whose clients are slowed.
     pub fn capped(&self) -> usize {
         let connections = self.core.service(0).table().iter();
         connections

@@ -48,7 +48,7 @@ fn core_of(config: &StationConfig, core: NodeConfig, now: Instant) -> Core {
 }
 
 impl Station {
-    /// A node that has just started; `judge` is told what it does.
+    /// A node that has just started. The node reports its events to `judge`.
     pub fn new(now: Instant, config: StationConfig, seed: u64, judge: Rc<RefCell<Judge>>) -> Self {
         let machine = Machine::new(now, config, seed, judge);
         Self {
@@ -142,7 +142,7 @@ impl Station {
         }
     }
 
-    /// The relay tells a new agent of clients that have said nothing yet.
+    /// The relay tells a new agent of clients that have sent nothing since their SYN.
     fn hear_of_unheard(&mut self, now: Instant) {
         let host = &self.machine.host;
         let is_silent = |relay: &SimRelay| relay.is_silent();
@@ -346,7 +346,7 @@ impl Station {
         }
     }
 
-    /// Sets when the agent continues: after a nap if the log has unread records, or else when something happens.
+    /// Sets when the agent continues: after a nap if the log has unread records, otherwise at the next deadline.
     fn rest(&mut self, now: Instant) {
         const LEAST: Duration = Duration::from_micros(1);
         let replicas = self.machine.replicas.values().flat_map(|replica| {

@@ -20,7 +20,7 @@ pub enum SimClient {
 }
 
 impl SimClient {
-    /// One plain request for a reply of `len` bytes.
+    /// A client that sends one plain request for a reply of `len` bytes.
     pub fn plain(policy: RestartPolicy, len: u32) -> Self {
         let after = Duration::ZERO;
         match policy {

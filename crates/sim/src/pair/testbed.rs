@@ -27,7 +27,7 @@ fn client_address() -> IpAddr {
 
 /// A pair and its clients.
 pub struct SimPair {
-    /// The world that everything happens in.
+    /// The simulated world with the pair and its clients.
     pub world: World,
     /// The clients' host.
     pub client: NodeId,

@@ -100,7 +100,7 @@ pub(super) struct AgentThread {
     pub paused_until: Instant,
     /// The agent was killed; a new agent starts at `due`.
     pub is_dead: bool,
-    /// `(until, times)`: until then, all work of the agent takes `times` as long.
+    /// `(until, times)`: until then, all work of the agent takes `times` times as long.
     pub late: (Instant, u32),
     /// Number of the agent. It is one larger than the number of the node's previous agent.
     pub number: u64,
@@ -114,7 +114,7 @@ pub(super) struct AgentThread {
     heard: (u64, BTreeSet<u64>),
     /// When the last packet of the peer came through the service's network. `None`: none since the agent last looked.
     pub seen_here: Option<Instant>,
-    /// When the question was asked that an outside host answered last. `None`: no answer since the agent last looked.
+    /// Time of the latest question that an outside host has answered. `None`: no answer since the agent last looked.
     pub reached_outside: Option<Instant>,
 }
 
@@ -140,8 +140,8 @@ impl AgentThread {
         }
     }
 
-    /// Remembers a message of the peer by its number. False if the message is a copy, or if an earlier agent of the peer sent it and a
-    /// later agent has been heard. (`proto::anti_replay` does this in the daemon.)
+    /// Remembers a message of the peer by its number. Returns false if the message is a copy, or if an earlier agent of the peer sent it
+    /// and a later agent has been heard. (`proto::anti_replay` does this in the daemon.)
     pub fn number_heard(&mut self, incarnation: u64, number: u64) -> bool {
         if incarnation < self.heard.0 {
             return false;

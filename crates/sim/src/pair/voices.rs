@@ -1,5 +1,5 @@
-//! Which node speaks. The judge checks the rule "one voice" (one node at a time speaks to a client). It also notes
-//! segments that a node sent by its lease and that the other node does not know, and times when two nodes may have spoken.
+//! The judge's rule "one voice": only one node at a time speaks to a client. The judge also notes two things here: the segments that a node
+//! sent by its lease and that the other node does not know, and the times at which two nodes may have spoken.
 
 use std::net::SocketAddr;
 
@@ -101,8 +101,8 @@ impl Judge {
     }
 
     /// The times at which two nodes may have spoken:
-    /// * A node came to have the right to speak alone, and the other node had this right already, or had had it in an
-    ///   epoch that is not earlier.
+    /// * A node got the right to speak alone, although the other node had this right at that time, or had had it in the same epoch or a
+    ///   later one.
     /// * A node spoke, although the other node had been given a later epoch.
     /// * The rule "one voice" was broken in another way.
     /// * A node that had spoken alone lost its power, and the other node had connections then.

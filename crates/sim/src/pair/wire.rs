@@ -16,7 +16,7 @@ use super::defect::Defect;
 /// A packet in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LoggedPacket {
-    /// When it was logged.
+    /// When the packet was logged.
     pub at: Instant,
     pub direction: Direction,
     pub packet: Vec<u8>,
@@ -258,7 +258,7 @@ impl SimWire {
         self.agent_seen = now;
     }
 
-    /// Takes the number of packets that passed unlogged while the agent was away.
+    /// Returns the number of packets that passed unlogged while the agent was away, and resets this count.
     pub fn take_unlogged(&mut self) -> u64 {
         std::mem::take(&mut self.unlogged)
     }
@@ -347,7 +347,7 @@ impl SimWire {
         }
     }
 
-    /// A client's packet during a takeover of its connection.
+    /// Handles a client's packet while the client's connection is held.
     fn take(&mut self, now: Instant, client: SocketAddr, opens: bool, packet: &[u8], is_local: bool) -> Fate {
         if is_local {
             return Fate::Local;

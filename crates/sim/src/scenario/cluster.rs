@@ -96,8 +96,8 @@ impl Default for ClusterScenario {
     }
 }
 
-/// TCP as the thesis configured ns-2's (Table I): window 64, initial window 1, delayed acknowledgements 100 ms, SYN timeout 3 s. But the
-/// minimum timeout is 1 s, as §7.2.3 suggests, not Table I's 1.5 s (docs/figures.md).
+/// TCP as in the thesis' configuration of ns-2 (Table I): window 64, initial window 1, delayed acknowledgements 100 ms, SYN timeout 3 s.
+/// But the minimum timeout is 1 s, as §7.2.3 suggests, not Table I's 1.5 s (docs/figures.md).
 pub fn thesis_tcp(variant: TcpVariant) -> FlowConfig {
     let ns2 = FlowConfig::ns2(variant);
     FlowConfig {
@@ -146,7 +146,7 @@ impl ClusterScenario {
         Ok(self.run_counted()?.flows)
     }
 
-    /// Runs the scenario. Also returns what the edges did.
+    /// Runs the scenario. Also returns the counters of the edges' local recovery.
     ///
     /// # Errors
     /// If the configuration is invalid.

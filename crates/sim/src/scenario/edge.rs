@@ -172,7 +172,7 @@ pub(super) struct Edge {
     failure: StringFailure,
     over: Option<Instant>,
     recovery: Option<LocalRecovery<FlowId, FlowPacket>>,
-    /// Arrival of the last heartbeat before the failure. Earlier heartbeats have no effect on the run, so they are not simulated.
+    /// Arrival time of the last heartbeat before the failure. Earlier heartbeats have no effect on the run, so they are not simulated.
     heartbeat: Option<Instant>,
     shared: Option<RemainingString>,
 }
@@ -224,7 +224,8 @@ impl Edge {
 /// The remaining string, and the flows that share it.
 struct RemainingString {
     config: RateConfig,
-    /// When the control begins, or, after that, when the current interval ends. `None` once the control has ended.
+    /// Before the control begins, the time of its beginning. Afterwards, the end of the current interval. `None` once the control has
+    /// ended.
     next: Option<Instant>,
     until: Option<Instant>,
     idle: Duration,

@@ -1,4 +1,4 @@
-//! The HALR thesis' second cluster (§7.4) has two strings. One of them fails, and its flows continue over the other.
+//! The HALR thesis' second cluster (§7.4) has two strings. The second string fails, and its flows continue over the first string.
 //!
 //! ```text
 //!                     ┌── N1 ──┐                    every group starts a flow per `gap`
@@ -282,7 +282,7 @@ impl RateScenario {
         (self.source_delay + self.delay * 3) * 2
     }
 
-    /// Makes R1 and R2 edges.
+    /// Gives R1 and R2 the logic of an edge, if there is local recovery or rate control.
     fn put_edges(&self, network: &mut FlowNetwork, built: &RateParts) -> Result<(), InvalidScenario> {
         if self.recovery.is_none() && self.sharing.is_none() {
             return Ok(());

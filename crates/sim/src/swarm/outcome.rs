@@ -42,12 +42,13 @@ pub struct RunOutcome {
     pub doubles: Vec<PairPhase>,
     /// Both nodes spoke, and the configuration allows that (`assume = "fail-stop"` with nodes that do not hear each other).
     pub was_split: bool,
-    /// Connections that at some time no node could continue, and that did not complete.
+    /// Number of connections that at some time no node could continue, and that did not complete.
     pub orphaned: usize,
-    /// Connections for which a node spoke only by its lease. Then the node lost its power, or the other node continued
-    /// without knowing what was said.
+    /// Number of connections for which a node sent segments only by its lease, and the other node does not know these segments. Either the
+    /// sending node lost its power, or the other node continued without them.
     pub lent_in_vain: usize,
-    /// Connections for which a node spoke after its lease was over, because its clock had stood still, while the other node went on.
+    /// Number of connections for which a node spoke after its lease was over, because its clock had stood still, while the other node went
+    /// on.
     pub outlasted: usize,
     /// Number of mutual fencings: a fence switched off a node whose own fence had just switched off the other node.
     pub mutual_fences: usize,

@@ -22,7 +22,7 @@ use crate::pair::{SimClient, SimPair, Station};
 const WAIT_MAX: Duration = Duration::from_millis(1_200);
 /// Time that a fenced node is off.
 const FENCED: Duration = Duration::from_millis(400);
-/// A failure that ended longer ago than this has nothing to do with what happens now.
+/// A failure does not count as the cause of an event that happens longer than this after the failure's end.
 const CALM: Duration = Duration::from_secs(1);
 /// Time from the end of the last fault until everything is mended.
 const AFTERMATH: Duration = Duration::from_millis(200);
@@ -32,8 +32,9 @@ const SETTLING: Duration = Duration::from_secs(3);
 const LOSSY: Duration = Duration::from_secs(15);
 /// Time limit for the recovery, counted from the mending. A client without SACK whose window is two segments waits for a timeout after each
 /// loss. A restored socket's first timeout is 3 s, and each timeout doubles the next one. If the acknowledgement of a segment is lost, the
-/// segment is retransmitted, and the next acknowledgement measures the timeout as a round trip (RFC 7323 §4.3). So this limit can hold only
-/// if the losses end before it: the timer that runs at the end of the losses may need about as much time again as the losses lasted.
+/// segment is retransmitted, and the next acknowledgement measures the timeout as a round trip (RFC 7323 §4.3). So the pair can recover in
+/// time only if the losses end well before this limit: the timer that runs at the end of the losses may need about as much time again as
+/// the losses lasted.
 const RECOVERY_MAX: Duration = Duration::from_secs(60);
 /// One client connects this long before the last power failure, so that its connection is under way then.
 const UNDER_WAY: Duration = Duration::from_millis(40);

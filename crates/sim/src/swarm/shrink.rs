@@ -1,4 +1,4 @@
-//! The smallest scenario that still fails.
+//! Finds the smallest scenario that still breaks the same rule.
 
 use super::outcome::{RunOutcome, Violation};
 use super::run::play;

@@ -1,5 +1,5 @@
-//! The times at which the agents of two living nodes could not hear each other, because of injected faults. Only then is a pair with
-//! `assume = "fail-stop"` allowed to split.
+//! The times at which the agents of two living nodes could not hear each other, because of injected faults. Only at these times may both
+//! nodes of a pair with `assume = "fail-stop"` speak (a split).
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const CABLES: u64 = 3;
 /// The networks on which the agents cannot hear each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Where {
-    /// All: a machine stands still, or all cables between the nodes are cut.
+    /// All networks: a machine stands still, or all cables between the nodes are cut.
     Everywhere,
     /// The service's network.
     Service,
@@ -69,8 +69,8 @@ impl Silences {
     }
 }
 
-/// The networks that a fault silences. A killed or stopped agent does not count, because the other node can tell it from a dead machine.
-/// The loss of the router does not count either.
+/// Returns the networks on which `fault` keeps the agents from hearing each other. A killed or stopped agent does not count, because the
+/// other node can distinguish a dead agent from a dead machine. The loss of the router does not count either.
 const fn silenced_by(fault: &PlannedFault) -> Option<Where> {
     match fault.kind {
         FaultKind::Freeze | FaultKind::Halt | FaultKind::Cut | FaultKind::Between => Some(Where::Everywhere),

@@ -1,6 +1,6 @@
-//! Schedules of failures that belong together. The time of each failure depends on the previous one: most failures come milliseconds after
-//! it, or during the pair's reaction to it. Chance alone brings about such a sequence once in tens of thousands of runs, so some runs
-//! consist of such a sequence.
+//! Schedules of failures that belong together. The time of each failure depends on the previous failure: most failures come milliseconds
+//! after the previous failure, or during the pair's reaction to it. Chance alone brings about such a sequence once in tens of thousands of
+//! runs, so some runs consist of such a sequence.
 
 use super::fault::{FAULTS_MIN, FaultKind, FaultTarget, PlannedFault, fault};
 use super::phase::PairPhase;
@@ -55,7 +55,8 @@ pub(super) fn of(seed: u64) -> Option<Story> {
 
 const MS: u64 = 1_000;
 
-/// The wire is not heard. Then a process of the application dies. Then the agent that has to report this death dies, too.
+/// The primary does not hear the wire. Then a process of the primary's application dies. Then the primary's agent, which has to report this
+/// death to the wire, dies, too.
 fn orphans_untold(draw: &mut Draw) -> Story {
     let silenced = draw.pick(&[FaultKind::Cut, FaultKind::Freeze, FaultKind::Between]);
     Story::of(vec![
@@ -65,7 +66,7 @@ fn orphans_untold(draw: &mut Draw) -> Story {
     ])
 }
 
-/// One node's agent is away until the other node declares that node dead. Then the node that speaks alone loses its power.
+/// One node's agent is killed or paused until the other node declares that node dead. Then the node that speaks alone loses its power.
 fn away(draw: &mut Draw) -> Story {
     let kind = draw.pick(&[FaultKind::Agent, FaultKind::Pause]);
     let target = draw.pick(&[FaultTarget::Speaker, FaultTarget::Speaker, FaultTarget::Other]);
@@ -96,7 +97,8 @@ fn gone_alone(draw: &mut Draw) -> Story {
     }
 }
 
-/// The primary's agent is away, and the wire takes over. Then the wire's agent is away while the primary's agent comes back.
+/// The primary's agent is killed or paused, and the wire takes over. Then the wire's agent is killed or paused while the primary's agent
+/// comes back.
 fn both_agents_away(draw: &mut Draw) -> Story {
     let kind = draw.pick(&[FaultKind::Agent, FaultKind::Pause]);
     let first = begin(draw, kind, FaultTarget::Speaker, 550..750);
@@ -125,8 +127,8 @@ fn path_alone(draw: &mut Draw) -> Story {
     }
 }
 
-/// The arbiter does not answer the survivor. The survivor's agent is stopped or slow while it decides, for longer than its lease.
-/// The old primary lives, does not hear the survivor, and also asks the arbiter for an epoch.
+/// The arbiter does not answer the survivor. While the survivor decides connections, its agent is stopped or slow for longer than the
+/// survivor's lease. The old primary lives, does not hear the survivor, and also asks the arbiter for an epoch.
 fn stopped_while_deciding(draw: &mut Draw) -> Story {
     let mut unanswered = begin(draw, FaultKind::Arbiter, FaultTarget::Speaker, 1_200..1_600);
     unanswered.detail = ONLY_FIRST_IS_ANSWERED;
@@ -160,7 +162,7 @@ fn halted(draw: &mut Draw) -> Story {
     Story::of(vec![halt, between])
 }
 
-/// The wire takes connections over and is drained, and does not hear that the primary continues alone.
+/// The wire takes connections over. Then the wire is drained, and does not hear that the primary continues alone.
 fn leaves(draw: &mut Draw) -> Story {
     let death = draw.pick(DEATHS);
     Story::of(vec![
@@ -198,10 +200,10 @@ fn late_handshake(draw: &mut Draw) -> Story {
 /// Detail of an arbiter's outage: the arbiter neither answers the configured backup nor acts on its questions.
 const ONLY_FIRST_IS_ANSWERED: u64 = 5;
 
-/// Ways in which connections lose their process.
+/// Faults that kill the server process of some or all connections.
 const DEATHS: &[FaultKind] = &[FaultKind::Worker, FaultKind::Server];
 
-/// First fault of a story, some time after the pair is complete. `length` is in milliseconds.
+/// Returns the first fault of a story: it is injected within 600 ms after the pair is duplex. `length` is in milliseconds.
 fn begin(
     draw: &mut Draw,
     kind: FaultKind,
@@ -214,7 +216,8 @@ fn begin(
     }
 }
 
-/// Next fault of a story, injected within `within` milliseconds. `length` is in milliseconds, too.
+/// Returns the next fault of a story: it is injected within `within` milliseconds after the previous fault. `length` is in milliseconds,
+/// too.
 fn next(
     draw: &mut Draw,
     kinds: &[FaultKind],

@@ -1,5 +1,6 @@
-//! Decides what is wrong with a run. The judge read the packets, and the clients checked every byte. The cores are asked only whether the
-//! pair is whole again. A connection may be lost only if, at some time, no node held it.
+//! Decides what is wrong with a run. The verdict uses the judge's findings about the packets, and the clients' checks of every byte. The
+//! nodes' own state is used only to decide whether the pair is whole again. A connection may be lost only if, at some time, no node held
+//! it.
 
 use std::net::SocketAddr;
 
@@ -38,8 +39,8 @@ pub(super) fn judge(
     let violations = &mut outcome.violations;
     violations.extend(seen.into_iter().map(|(_, violation)| violation));
     if !outcome.was_split {
-        // A node may have spoken to a client after its lease was over, or the other node may not know what the node said by its lease. Then
-        // both nodes may execute the requests of this client.
+        // A node may have spoken to a client after its lease was over. Or the node spoke under its lease, and the other node does not know
+        // what it said. In both cases, both nodes may execute the requests of this client.
         let is_excused = |id| {
             let is_vain = |client| judge.was_lent_in_vain(client) || judge.was_outlasted(client);
             clients(pair)
@@ -99,7 +100,7 @@ fn roles(pair: &SimPair) -> Vec<(Role, u64)> {
     roles.collect()
 }
 
-/// Whether the wire's server has the primary's state, if states are copied.
+/// Whether the wire's server has a copy of the state of the primary's server. True if no state is copied.
 fn is_synced(pair: &SimPair) -> bool {
     let syncs = pair
         .stations()
@@ -108,7 +109,8 @@ fn is_synced(pair: &SimPair) -> bool {
     states.peek().is_none() || states.any(|state| state == StateSyncProgress::Synced)
 }
 
-/// Whether both nodes do their part, and the wire knows all connections.
+/// Whether the pair is whole: it has a primary and a backup with the same epoch, the wire knows all connections, and the wire's server has
+/// the copied state.
 fn is_whole(pair: &SimPair) -> bool {
     let roles = roles(pair);
     let has = |role| roles.iter().any(|(one, _)| *one == role);
@@ -118,7 +120,7 @@ fn is_whole(pair: &SimPair) -> bool {
     knows_all && is_synced(pair) && has(Role::Primary) && has(Role::Backup) && roles[0].1 == roles[1].1
 }
 
-/// A violation, unless both nodes do their part.
+/// Returns a violation, unless the pair is whole.
 pub(super) fn not_whole(pair: &SimPair) -> Option<Violation> {
     let what = || format!("not duplex: {:?}", roles(pair));
     (!is_whole(pair)).then(|| Violation::new("liveness", what()))
@@ -142,8 +144,8 @@ pub(super) fn is_served(pair: &SimPair) -> bool {
 }
 
 /// The clients: number, address, program and endpoint of each. First come the clients of the scenario's connections, in order. Then come
-/// three more clients: the first connects after the mending, the second shortly before a node loses its power for good, and the third after
-/// this loss of power.
+/// three more clients: the first connects after all faults are repaired, the second shortly before a node loses its power for good, and the
+/// third after this loss of power.
 fn clients(pair: &SimPair) -> impl Iterator<Item = (usize, SocketAddr, Option<(&SimClient, &TcpEndpoint)>)> {
     (0..pair.count()).map(|index| (index, SimPair::client_of(index), pair.talk(index)))
 }

@@ -266,7 +266,7 @@ impl TcpEndpoint {
             EndpointState::SynSent | EndpointState::SynReceived => self.transmit_handshake(now),
             _ => {
                 let packet = self.transmit(now);
-                // The timer also runs when data waits for the peer's window and nothing is in flight. When it expires then, a
+                // The timer also runs when data waits for the peer's window and nothing is in flight. If the timer expires in this state, a
                 // window probe is sent.
                 if self.sender.in_flight() > 0 || (packet.is_none() && self.sender.is_pending()) {
                     self.timers

@@ -113,7 +113,7 @@ impl TcpEndpoint {
         }
     }
 
-    /// Handles a segment of a connection whose ends know each other's numbers, with the checks in the RFC's order.
+    /// Handles a segment of a connection whose ends know each other's initial sequence numbers. The checks are in the RFC's order.
     fn handle_numbered(&mut self, now: Instant, segment: &Segment<'_>) {
         let flags = segment.flags;
         let Some(seq) = self.check_numbers(now, segment) else {
@@ -145,8 +145,8 @@ impl TcpEndpoint {
         self.handle_data(now, seq, segment);
     }
 
-    /// The position of a segment that may be new (RFC 9293 §3.10.7.4 first check, RFC 7323 §5.3). Other segments draw an
-    /// acknowledgement, except resets.
+    /// Returns the segment's position if the segment may be new (RFC 9293 §3.10.7.4 first check, RFC 7323 §5.3). Otherwise returns `None`,
+    /// and the segment draws an acknowledgement unless it is a reset.
     fn check_numbers(&mut self, now: Instant, segment: &Segment<'_>) -> Option<Offset> {
         let timely = match (&self.paws, segment.options.timestamps) {
             (Some(paws), Some(theirs)) => segment.flags.rst || paws.accepts(now, theirs.value),

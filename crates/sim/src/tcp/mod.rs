@@ -14,9 +14,9 @@
 //!                  ▼ read
 //! ```
 //!
-//! The endpoint implements RFC 9293 with window scale and timestamps (RFC 7323), SACK blocks sent but not yet used (RFC 2018), NewReno
-//! (RFC 5681, RFC 6582, RFC 3042), RFC 6298, and the protection of RFC 5961. If the RFCs leave a choice, or if Linux differs in a way that
-//! a restored connection can notice, the endpoint follows Linux, and a comment says so.
+//! The endpoint implements RFC 9293 with window scale and timestamps (RFC 7323), NewReno (RFC 5681, RFC 6582, RFC 3042), RFC 6298, and the
+//! protection of RFC 5961. It sends SACK blocks (RFC 2018), but does not use received blocks to choose what to retransmit. If the RFCs
+//! leave a choice, or if Linux differs in a way that a restored connection can notice, the endpoint follows Linux, and a comment says so.
 
 mod config;
 mod congestion;

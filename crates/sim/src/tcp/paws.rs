@@ -81,7 +81,8 @@ impl Paws {
         self.recent = Some((value, now));
     }
 
-    /// The round trip that an echo shows; at least one tick. A peer that has seen no timestamp echoes 0.
+    /// Returns the time since our clock showed `echo`, at least one tick. `None` if `echo` is later than our clock, or is 0: a peer that
+    /// has seen no timestamp echoes 0.
     pub fn round_trip(&self, now: Instant, echo: u32) -> Option<Duration> {
         let ticks = self.clock(now).wrapping_sub(echo);
         (echo != 0 && ticks.cast_signed() >= 0).then(|| self.tick.duration() * ticks.max(1))

@@ -30,7 +30,7 @@ pub enum EndpointState {
     SynReceived,
     /// Both directions are open.
     Established,
-    /// We ended our stream; the peer has not acknowledged that.
+    /// We sent a FIN that the peer has not acknowledged.
     FinWait1,
     /// Our stream is over, the peer's continues.
     FinWait2,
@@ -38,7 +38,7 @@ pub enum EndpointState {
     CloseWait,
     /// Both sides ended their streams before either knew of the other's end.
     Closing,
-    /// Both streams ended, the peer's first. Our end is not acknowledged.
+    /// Both streams ended, the peer's first. Our FIN is not acknowledged.
     LastAck,
     /// Both streams are over; the 4-tuple stays taken for 2 MSL.
     TimeWait,
@@ -104,7 +104,7 @@ impl EndpointState {
         }
     }
 
-    /// Whether both sides know each other's initial sequence number and have agreed.
+    /// Whether this is a synchronized state (RFC 9293 §3.3.2): the handshake is complete, and the connection is not closed.
     pub const fn is_synchronized(self) -> bool {
         !matches!(self, Self::Closed | Self::SynSent | Self::SynReceived)
     }

@@ -607,7 +607,7 @@ fn small_pieces_do_not_follow_each_other() {
         ..segment(1, b"a", 1)
     });
     talk.endpoint.write(&[0; 2_000]);
-    assert_eq!(talk.sent_at(), [(1, 1000)]); // not the 300 that the window would take
+    assert_eq!(talk.sent_at(), [(1, 1000)]); // the window has room for 300 more bytes, but no short segment is sent
     talk.say(Segment {
         window: 1300,
         ..segment(2, b"", 1001)

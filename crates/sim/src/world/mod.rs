@@ -219,7 +219,8 @@ impl World {
         cable.cuts += u32::from(!up);
     }
 
-    /// Connects or cuts one of a cable's two links: 0 leads away from the node that was named first. Packets on the way arrive.
+    /// Connects or cuts one of a cable's two links. The link in `direction` 0 leads away from the node that [`connect`](Self::connect)
+    /// named first. Packets on the way arrive.
     pub fn set_link_up(&mut self, cable: CableId, direction: usize, up: bool) {
         self.cables[cable.0].links[direction].set_up(up);
     }

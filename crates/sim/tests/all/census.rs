@@ -1,4 +1,4 @@
-//! A wire whose agent was started anew asks the primary who is connected.
+//! A wire's new agent asks the primary which clients are connected.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -65,7 +65,7 @@ fn older(pair: &SimPair) -> BTreeSet<SocketAddr> {
         .collect()
 }
 
-/// Complaints about the connections that the wire knows at the end, compared with the primary's sockets.
+/// Compares the connections that the wire knows at the end with the primary's sockets. Returns the differences.
 fn look(pair: &SimPair) -> Vec<String> {
     let (backup, primary) = (pair.backup(), pair.world.node::<Station>(pair.primary));
     let mut complaints = Vec::new();

@@ -56,7 +56,7 @@ fn long(variant: TcpVariant, failover_s: f64, recovery: Option<EdgeRecovery>) ->
     (timeouts, range(flows.iter())[1])
 }
 
-/// §7.2.2: 10 segments take about 0.6 s; flows that arrive from 1.4 s to the end of the failover are hit, no others.
+/// §7.2.2: 10 segments take about 0.6 s. The failover hits exactly the flows that arrive between 1.4 s and its end.
 #[test]
 fn a_flow_takes_0_6_s_and_those_between_1_4_s_and_the_end_are_hit() {
     for failover_s in [0.5, 3.0] {
@@ -123,7 +123,7 @@ fn after_three_seconds_a_group_waits_for_nine_and_halr_saves_them() {
     }
 }
 
-/// §7.2.2, Figure 14: without HALR 40 % of Case 3 wait for 9 s and the others for 3 s.
+/// §7.2.2, Figure 14: without HALR, 40 % of the flows of Case 3 wait for 9 s, and the others for 3 s.
 #[test]
 fn after_five_seconds_two_fifths_wait_for_nine() {
     let flows = case(&near_destinations(5.0, None), 3);
@@ -136,9 +136,9 @@ fn after_five_seconds_two_fifths_wait_for_nine() {
     assert_eq!((waits(9.0), waits(3.0), flows.len()), (100, 150, 250));
 }
 
-/// §7.2.2: with HALR the completion time depends only on the failover's end, not on timeouts. §7.3: there is no unused flow time, in which
-/// the path works again but the flow still waits for a timeout. Each flow of Case 3 takes the rest of the failover plus its normal time. If
-/// a timer expires while the answer is on its way, the flow takes at most two more round trips.
+/// §7.2.2: with HALR the completion time depends only on the failover's end, not on timeouts. §7.3: no flow still waits for a timeout when
+/// the path works again (the thesis calls such a wait unused flow time). Each flow of Case 3 takes the rest of the failover plus its normal
+/// time. If a timer expires while the SYN's answer is on its way, the flow takes at most two more round trips.
 #[test]
 fn with_halr_a_lost_syn_waits_for_the_failovers_end_only() {
     for failover_s in [0.5, 3.0, 5.0, 12.0] {
@@ -150,7 +150,7 @@ fn with_halr_a_lost_syn_waits_for_the_failovers_end_only() {
     }
 }
 
-/// §7.2.3: HALR avoids timeouts, most of all those of NewReno and SACK flows if the failover is shorter than 1 s. It avoids more timeouts
+/// §7.2.3: if the failover is shorter than 1 s, HALR avoids timeouts, most of all those of NewReno and SACK flows. It avoids more timeouts
 /// of NewReno flows than of Reno flows.
 ///
 /// "SACK has even fewer" does not hold if HALR keeps one packet per flow: to a SACK sender three equal acknowledgements without a new
@@ -190,8 +190,8 @@ fn idle_connections_are_not_cached() {
     assert!(held(always())[0] > 0);
 }
 
-/// The reason why SACK flows avoid fewer timeouts than NewReno flows: more copies of the acknowledgement change nothing
-/// for SACK senders, but they change the result for NewReno senders.
+/// The reason why HALR avoids fewer timeouts of SACK flows than of NewReno flows: further copies of the acknowledgement change nothing for
+/// SACK senders, but they change the result for NewReno senders.
 #[test]
 fn equal_acknowledgements_mean_nothing_to_sack() {
     let flows = |variant, ack_copies| {
@@ -255,7 +255,7 @@ fn above_the_timeout_the_variants_are_the_same() {
 }
 
 /// §7.3: without HALR the longest completion time is below 5.3 s if the failover is shorter than 3 s, and 11.2 s if the failover takes 5 s.
-/// Here it is just below 5.3 s, and just below 11.3 s.
+/// Here the longest times are just below 5.3 s and just below 11.3 s.
 #[test]
 fn three_seconds_are_a_good_boundary_without_halr() {
     for (failover_s, thesis) in [(1.5, 5.3), (2.9, 5.3), (5.0, 11.3)] {
@@ -409,7 +409,7 @@ fn a_lost_syn_ack_is_resent_by_the_other_edge() {
     assert!(least > 3.0 && most < 1.4, "{least} {most}");
 }
 
-/// Beyond the thesis: today's hosts (SYN timeout 1 s, least timeout 0.2 s, CUBIC) gain, too. Flows with a lost SYN gain most.
+/// Beyond the thesis: HALR helps today's hosts, too (SYN timeout 1 s, minimum timeout 0.2 s, CUBIC). Flows with a lost SYN gain most.
 #[test]
 fn hosts_of_today_gain_too() {
     let of = |recovery, number| {

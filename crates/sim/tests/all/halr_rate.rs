@@ -85,8 +85,8 @@ fn default_seen(results: &[RateResult; 3], index: usize) -> FailoverStats {
     seen(&rate(BUFFERS[index], false), &results[index])
 }
 
-/// Jain's index of the bytes that each flow got in half a second: the mean over all half seconds whose end is between 12 and 24 s. In each
-/// half second, only the flows that were active throughout it count, as in docs/figures.md.
+/// Mean of Jain's index over all half seconds that end between 12.5 and 24 s. The index of a half second compares the bytes that each flow
+/// got in it. Only flows that were active throughout the half second count, as in docs/figures.md.
 fn jain(result: &RateResult) -> f64 {
     let indices: Vec<f64> = (25..=48)
         .map(|half_seconds: u32| {
@@ -117,7 +117,7 @@ fn most(values: &[f64]) -> f64 {
 }
 
 /// §7.4.1, Figure 20: without rate control, throughput stays at the available bandwidth, and fluctuates. Figures 21, 22: with rate control,
-/// throughput is slightly lower and smoother. §8: a similar level is preserved.
+/// throughput is slightly lower and smoother. §8: throughput stays at a similar level.
 #[test]
 fn throughput_is_slightly_lower_and_smoother() {
     for index in [0, 1] {
@@ -131,7 +131,7 @@ fn throughput_is_slightly_lower_and_smoother() {
     }
 }
 
-/// §7.4.1: the throughput is lower because the windows are under-estimated: the cap aims at the part ρ of the rate.
+/// §7.4.1: the throughput is lower because the windows are under-estimated: the cap aims at the fraction ρ of the string's rate.
 #[test]
 fn the_throughput_is_lower_because_of_the_under_estimation() {
     let rate = RateScenario {
@@ -274,7 +274,7 @@ fn the_queue_is_bounded() {
     }
 }
 
-/// §7.4.3: eight surges of overflows with 750 packets, three with 1500, in 20 s; none with rate control.
+/// §7.4.3: in 20 s there are eight surges of overflows with a buffer of 750 packets, and three with 1500. With rate control there are none.
 #[test]
 fn surges_are_more_frequent_with_the_smaller_buffer() {
     let surges = |results| [0, 1].map(|index| default_seen(results, index).surges);
@@ -310,8 +310,8 @@ fn the_largest_buffer_postpones_saturation() {
     assert!(repeated <= 3 * dropped, "{repeated} {dropped}");
 }
 
-/// §6.1: if the failed string had twice or four times the rate of the remaining string, the overload is even worse. With rate control, it
-/// is not.
+/// §6.1: if the failed string had twice or four times the rate of the remaining string, the overload is even worse. With rate control, the
+/// string is not overloaded.
 #[test]
 fn unequal_strings() {
     for ratio in [2, 4] {
@@ -338,8 +338,8 @@ fn unequal_strings() {
     }
 }
 
-/// Beyond the thesis: local recovery and rate control together do no harm. Policy `all` resends at most as many packets of a flow as the
-/// cap allows. The whole windows of 20 flows are 1280 packets and would not fit into the buffer.
+/// Beyond the thesis: local recovery and rate control can run together without harm. Policy `all` resends at most as many packets of a flow
+/// as the cap allows. The whole windows of 20 flows are 1280 packets and would not fit into the buffer.
 #[test]
 fn recovery_and_rate_control_go_together() {
     use proto::edge::cache::CachePolicy::{All, Lowest};

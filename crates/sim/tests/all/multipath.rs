@@ -42,8 +42,8 @@ fn seconds(result: &TransferResult) -> f64 {
     result.from_init_s.expect("a complete transfer")
 }
 
-/// Paper, section III.3: 122.3 s from the first DATA chunk. A row of `ns2` has the release, the receive buffer, the packets per
-/// acknowledgement, and ns-2's time from INIT in seconds.
+/// Paper, section III.3: the transfer takes 122.3 s from the first DATA chunk. A row of `ns2` has the release, the receive buffer, the
+/// packets per acknowledgement, and ns-2's time from INIT in seconds.
 #[test]
 fn a_transfer_without_loss_takes_as_long_as_in_ns2() {
     let paper = MultipathTransfer::default().run().expect("valid");
@@ -202,7 +202,7 @@ fn detection(path_max_retrans: u32, rto_min: u64) -> f64 {
     f64::NAN
 }
 
-/// Paper, sections II and III.2, and the closed form.
+/// The detection times are those of the paper (sections II and III.2) and of the closed form.
 #[test]
 fn a_failure_is_detected_when_the_closed_form_says() {
     for (path_max_retrans, rto_min, paper) in [
@@ -214,8 +214,7 @@ fn a_failure_is_detected_when_the_closed_form_says() {
     ] {
         assert_eq!(failure_detection_s(path_max_retrans, rto_min as f64, 60.0), paper);
         let took = detection(path_max_retrans, rto_min);
-        // The first timer began up to a round trip before the cut. The second chunk that this timer covers waits for a SACK, which may be
-        // delayed.
+        // The first timer began up to a round trip before the cut. The timer also covers a second chunk, whose SACK may be delayed.
         assert!(
             (took - paper).abs() < 0.5,
             "PMR {path_max_retrans}: {took}, {paper}"

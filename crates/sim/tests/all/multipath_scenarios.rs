@@ -112,7 +112,7 @@ fn early(sent: &[PacketOfFigure], until: u64) -> Vec<(usize, Option<u32>)> {
     early.map(|(_, path, number)| (*path, *number)).collect()
 }
 
-/// When and where A is sent after its timeout: tenths of a second, path.
+/// The transmissions of A after its timeout: the time in tenths of a second, and the path.
 fn ways_of_a(sent: &[PacketOfFigure]) -> Vec<(u64, usize)> {
     let ways = sent.iter().filter(|(_, _, number)| *number == Some(0));
     ways.map(|(at, path, _)| (*at / 100, *path)).collect()
@@ -136,7 +136,8 @@ fn the_first_two_packets_are_those_of_figure_8() {
     }
 }
 
-/// The heartbeat is answered, or A and the new packet are acknowledged, after one round trip. Then data continues on the primary.
+/// After one round trip, the heartbeat is answered (PMR = 0), or A and the new packet are acknowledged (PMR = 1). Then data continues on
+/// the primary.
 #[test]
 fn scenario_1_goes_on_after_one_round_trip() {
     for path_max_retrans in [0, 1] {
@@ -242,7 +243,8 @@ fn packets_per_round_trip(threshold: u32) -> Vec<usize> {
     counts
 }
 
-/// Eq. 2 to 9: windows that grow per round trip by half in slow start and by one packet after it, and the total number of packets.
+/// Eq. 2 to 9: per round trip, the window grows by half in slow start, and by one packet after slow start. The test compares the total
+/// numbers of packets.
 #[test]
 fn a_transfer_sends_what_the_equations_say() {
     for threshold in [6, 10, 16] {
@@ -250,7 +252,8 @@ fn a_transfer_sends_what_the_equations_say() {
         let mut sum = 0;
         for (round, count) in (1..).zip(&counts) {
             sum += count;
-            // The first windows are one, two and three packets, and not half packets, so the transfer is some round trips ahead.
+            // The first windows are one, two and three whole packets. The equations allow fractions of a packet, so the transfer is up to
+            // three round trips ahead of them.
             let [least, most] =
                 [0.0, 3.0].map(|ahead| packets(f64::from(round) + ahead, f64::from(threshold)));
             assert!(

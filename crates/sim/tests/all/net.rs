@@ -87,9 +87,9 @@ fn a_full_connection_opens_transfers_and_closes_at_the_speed_of_its_link() {
     let (mut network, flow, _, links) = line(1, &slow(), &FlowConfig::default(), 1460);
     network.start(flow);
     assert!(network.run_flows(FOREVER));
-    // SYN, SYN-ACK, data with FIN, and the acknowledgement of the FIN have 40, 40, 1500 and 40 bytes. Each takes 20 ms, and each byte takes
-    // 0.8 µs on each of two links. The ACK of the handshake is sent just before the data, and delays the data once, by the transmission
-    // time of its 40 bytes.
+    // SYN, SYN-ACK, data with FIN, and the acknowledgement of the FIN have 40, 40, 1500 and 40 bytes. Each packet takes 20 ms over the two
+    // links, and each of its bytes adds 0.8 µs on each link. The ACK of the handshake is sent just before the data, and delays the data
+    // once, by the transmission time of its 40 bytes.
     let expected = Instant::from_nanos(80_000_000 + 800 * (2 * (40 + 40 + 1500 + 40) + 40));
     assert_eq!(network.sender(flow).completed(), Some(expected));
     network.run_until(FOREVER);

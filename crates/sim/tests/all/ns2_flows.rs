@@ -85,7 +85,7 @@ fn flows_of_1000_segments_agree() {
     compare("flows1000_minrto1.csv", |_| ());
 }
 
-/// With such a short minimum timeout, the timeout follows the measured round trip, so the phase of each flow's clock matters. The file has
+/// With a minimum timeout of 200 ms, the timeout follows the measured round trip, so the phase of each flow's clock matters. The file has
 /// ns-2's phases, and with these phases all flows agree.
 #[test]
 fn flows_with_a_least_timeout_of_200_ms_agree() {

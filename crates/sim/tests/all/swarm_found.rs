@@ -287,8 +287,8 @@ fn a_primary_in_doubt_ends_its_connections() {
     hold([scenario!("seed-851840347569"), scenario!("seed-851840347909")]);
 }
 
-/// The wire's agent was stopped during the hold, and reported the copy long after the hold's time limit. The judge compared the servers'
-/// states at the time of the report, and not at the end of the hold.
+/// The wire's agent was stopped during the hold of a state copy (docs/state-sync.md), and reported the copy long after the hold's time
+/// limit. The judge compared the servers' states at the time of the report, and not at the end of the hold.
 #[test]
 fn a_copy_is_compared_when_the_hold_ends() {
     hold([scenario!("seed-963000006871")]);

@@ -90,7 +90,7 @@ fn spilled() {
         let policy = draw.pick(&[RestartPolicy::Http, RestartPolicy::Replica, RestartPolicy::Replay]);
         let mut config = draw.config(seed, policy);
         config.log_limit = (MEMORY, FullLogPolicy::Spilled);
-        // The bytes under way in either direction may exceed that limit.
+        // The bytes under way in either direction may exceed `MEMORY`.
         config.client_tcp.receive_buffer = draw.pick(&[16_384, 1 << 20]);
         config.server_tcp.receive_buffer = draw.pick(&[65_536, 1 << 20]);
         let mut pair = SimPair::new(&config);
@@ -239,7 +239,7 @@ fn clean_lan() {
     });
 }
 
-/// Some connections lose their process; the service goes on. In half of the pairs the node loses its power a little later.
+/// Some connections lose their server process, and the service goes on. In half of the pairs, the primary loses its power a little later.
 #[test]
 fn worker() {
     for_seeds("worker", 0..SEEDS, |seed, _| {

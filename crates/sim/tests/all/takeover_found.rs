@@ -1,4 +1,5 @@
-//! Bugs in the core. Runs with random seeds found them. Each bug has one test here, with as little randomness as possible.
+//! Bugs in the protocol core (`proto`) that runs with random seeds found. Each bug has one test here, with as little randomness as
+//! possible.
 
 use std::time::Duration;
 

@@ -65,7 +65,7 @@ enum SocketOwner {
     Nobody,
 }
 
-/// The live connections and the way to the keepers.
+/// The connections that were taken over, and the thread that talks to the keepers.
 pub struct RelayedConnections {
     /// The number of the next connection. Starts at random, because the keeper may have connections of earlier agents.
     next: u64,
@@ -88,7 +88,7 @@ struct RelayThreadHandle {
 }
 
 impl RelayedConnections {
-    /// No keeper yet.
+    /// Makes the relay. It has no keeper until [`start`](Self::start).
     pub fn new(config: &Config) -> anyhow::Result<Self> {
         let mut services = Vec::new();
         for service in &config.services {
@@ -159,7 +159,7 @@ impl RelayedConnections {
         self.thread.as_ref().is_none_or(is_done)
     }
 
-    /// The socket of this client's connection has become live. Returns the connection's number.
+    /// Records that the socket of this client's connection has become live. Returns the connection's number.
     pub fn add_live(&mut self, service: ServiceIndex, client: SocketAddr, live: Instant) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -179,7 +179,7 @@ impl RelayedConnections {
         number
     }
 
-    /// A live socket was closed. It has not gone to the keeper.
+    /// Records that a live socket was closed and not handed over to the keeper.
     pub fn drop_taken(&mut self, id: u64) {
         if let Some(taken) = self.taken.get_mut(&id) {
             taken.owner = SocketOwner::Nobody;
@@ -237,7 +237,8 @@ impl RelayedConnections {
         counters
     }
 
-    /// The clients of `service` that are relayed or about to be, each with the number of bytes passed to the application and to the client.
+    /// The clients of `service` whose connections are relayed or about to be relayed, each with the number of bytes passed to the
+    /// application and to the client.
     pub fn clients(&self, service: ServiceIndex) -> Vec<(SocketAddr, u64, u64)> {
         let told = self.told();
         let relayed = told.relayed(&self.names[usize::from(service)]);

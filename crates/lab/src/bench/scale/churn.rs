@@ -15,11 +15,11 @@ use crate::process::anonymous_memory;
 const PER_S: u32 = 500;
 /// Warm-up time. Ended connections are remembered for 60 s, so tables grow for that time. Then allocators settle.
 const WARM_UP: Duration = Duration::from_secs(90);
-/// Minimum time after warm-up over which growth is meaningful.
+/// Minimum time after the warm-up. Growth over a shorter time is not judged.
 const JUDGED_AFTER: Duration = Duration::from_secs(60);
 const SAMPLE: Duration = Duration::from_secs(1);
 
-/// Results: what grew.
+/// Results of the run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Churn {
     /// Duration of the run, in minutes.
@@ -28,7 +28,7 @@ pub struct Churn {
     pub connections: u64,
     /// Connections that failed.
     pub failed: u64,
-    /// Whether the run was long enough for growth to be meaningful: warm-up and one minute.
+    /// Whether the run was long enough to judge growth: at least the warm-up and one minute.
     pub is_judged: bool,
     /// Growth of the agents of nodes a and b, in bytes of RssAnon per minute. It is measured after warm-up, or in the second half
     /// of a run that was too short.
@@ -37,8 +37,8 @@ pub struct Churn {
     pub backup_bytes_per_connection: f64,
     /// Growth of connections and handshakes in the backup's table, per minute.
     pub table_entries_per_minute: f64,
-    /// Largest number of clients seen in the eBPF maps `held` and `undecided`: their connections are being taken over, or were taken over
-    /// from a dead worker.
+    /// Largest number of clients that were seen in the eBPF maps `held` and `undecided`. The connections of these clients are being taken
+    /// over, or were taken over from a dead worker.
     pub held_entries_max: u64,
     /// Largest fill of the rings that was seen, in bytes.
     pub ring_fill_bytes_max: u64,

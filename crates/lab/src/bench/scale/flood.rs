@@ -1,4 +1,5 @@
-//! A flood from invented addresses: SYNs of handshakes that are never completed, or segments of connections that do not exist.
+//! A flood with spoofed source addresses. It consists of SYNs whose handshakes are never completed, or of segments of connections that do
+//! not exist.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -16,15 +17,15 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use crate::net::address::{CLIENT, ROUTER_WAN, VIP_V4};
 use crate::net::{INTERFACE, batch};
 
-/// The network of the invented addresses (RFC 2544 reserves it for benchmarks).
+/// The network of the spoofed source addresses (RFC 2544 reserves this network for benchmarks).
 const SOURCES: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 const SOURCES_PREFIX: u32 = 15;
 /// Time between two bursts.
 const PACE: Duration = Duration::from_micros(500);
-/// Maximum backlog, in seconds' worth of segments. Segments beyond this are skipped, not sent late.
+/// Maximum time by which a segment may be sent late, in seconds. Later segments are skipped.
 const LATE_MAX_S: f64 = 0.05;
 
-/// Makes `router` drop packets to the invented addresses, as the Internet would.
+/// Makes `router` drop packets to the spoofed addresses, as the Internet would.
 ///
 /// # Errors
 /// Names the `ip` command that failed.

@@ -36,11 +36,11 @@ pub struct Idle {
     pub agent_bytes_each: f64,
     /// Growth of the primary's agent per connection, in bytes of RssAnon.
     pub primary_agent_bytes_each: f64,
-    /// Growth of the backup's agent per connection, after all connections were taken over.
+    /// Growth of the backup's agent per connection after all connections were taken over, in bytes of RssAnon.
     pub agent_bytes_each_after: f64,
-    /// Growth of the backup's keeper per connection, after all connections were taken over.
+    /// Growth of the backup's keepers per connection after all connections were taken over, in bytes of RssAnon.
     pub keeper_bytes_each_after: f64,
-    /// Peak growth of the keeper per connection, while all connections exchange 1 KB again and close.
+    /// Peak growth of the backup's keepers per connection while all connections exchange 1 KB again and close, in bytes of RssAnon.
     pub keeper_bytes_each_talking: f64,
     /// From the declaration to the first live connection, in milliseconds.
     pub first_live_ms: f64,

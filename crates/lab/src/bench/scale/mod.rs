@@ -30,7 +30,7 @@ use crate::teardown::Teardown;
 const BULK_BYTES: u64 = 1_000_000_000;
 /// Time between the start of a flood and the start of the download. The flood fills the servers' backlog in this time.
 const FLOOD_LEAD: Duration = Duration::from_millis(700);
-/// Rate of a real server's link, in Mbit/s. The flood is measured on such a link and on one without a limit.
+/// Rate of a real server's link, in Mbit/s. The flood is measured on a link with this limit, and on a link without a limit.
 const LINK_MBIT: u32 = 10_000;
 /// Rate of the link for the flood without SYNs, in Mbit/s.
 const STRAY_LINK_MBIT: u32 = 1_000;
@@ -226,7 +226,7 @@ fn take_rounds(
     Ok(())
 }
 
-/// When each node took its present role.
+/// Returns the time at which each node took its present role, in nanoseconds.
 fn last_changes(testbed: &BenchTestbed) -> Result<[Option<u64>; 2]> {
     let [a, b] = [testbed.status(0)?, testbed.status(1)?];
     Ok([a, b].map(|service| service.history.last().map(|since| since.at_ns)))

@@ -21,7 +21,7 @@ pub struct Saturated {
     pub minutes: f64,
     /// Number of spinning processes.
     pub spinners: usize,
-    /// Number of samples in which a node's role, epoch or number of takeovers differed from its previous sample.
+    /// Number of samples in which a node's role, epoch or number of takeovers differed from the node's previous sample.
     pub role_changes: u64,
     /// Number of samples, of both nodes together.
     pub looks: u64,

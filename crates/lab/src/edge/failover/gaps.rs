@@ -60,8 +60,8 @@ pub fn hit_flows(trace: &EdgeTrace, span: FailoverSpan) -> Vec<HitFlow> {
 }
 
 impl FailoverSpan {
-    /// Whether a packet that was sent at `sent_ns` was dropped on the way. Its bytes came at `came_ns`, in the packet or in a copy. A copy
-    /// comes only after `completed_ns`, so bytes that came earlier were at most late.
+    /// Whether a packet that was sent at `sent_ns` was dropped on the way. Its bytes arrived at `came_ns`, in this packet or in a
+    /// retransmission. A retransmission arrives only after `completed_ns`, so a packet whose bytes arrived earlier was at most late.
     fn is_dropped(self, sent_ns: u64, came_ns: Option<u64>) -> bool {
         let latest = sent_ns + (self.one_way + MARGIN).as_nanos() as u64;
         came_ns.is_none_or(|came_ns| came_ns > latest.max(self.completed_ns))
@@ -117,7 +117,7 @@ mod tests {
         assert!(span.is_dropped(1_000_000, None));
         assert!(
             !span.is_dropped(2_990_000_000, Some(3_050_000_000)),
-            "over another string"
+            "it arrived over another string"
         );
     }
 }

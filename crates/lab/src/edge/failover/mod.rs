@@ -1,4 +1,4 @@
-//! `steadfast-lab edge-failover`: a string fails, and its flows go on over another one, with and without local recovery.
+//! `steadfast-lab edge-failover`: a string fails, and its flows go on over another string, with and without local recovery.
 
 mod command;
 mod gaps;

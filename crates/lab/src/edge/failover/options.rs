@@ -33,7 +33,7 @@ use crate::run::RunOptions;
 /// round-trip time and `--margin`.
 #[derive(Clone, Debug, Args)]
 pub struct EdgeFailoverOptions {
-    /// Failover time: detection, and the time until flows are moved.
+    /// Failover time: from the failure until flows are moved, detection included.
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_time)]
     pub failover: Duration,
     /// Milliseconds beyond the round-trip time that 99 of 100 restart gaps may take. On a machine whose CPUs are shared, the lab's hosts
@@ -58,7 +58,7 @@ pub struct EdgeFailoverOptions {
     /// The failure.
     #[arg(long, value_enum, default_value_t)]
     pub fault: ClusterFault,
-    /// The edge that a failure of an edge hits.
+    /// The edge that fails, if the failure is one of an edge.
     #[arg(long, value_name = "EDGE", value_enum, default_value_t)]
     pub hit: HitEdge,
     /// Number of edges at each side of the cluster. Routers spread the flows over them, and use no edge whose cable has no signal (ECMP).

@@ -181,7 +181,7 @@ impl FailoverTestbed {
         })
     }
 
-    /// The times of the failover. If there are no edges, or if the fault is one of an edge, the failover ends at `moved`.
+    /// Returns the times of the failover. Without edges, and after a fault of an edge, the failover ends at `moved`.
     fn times(&self, options: &EdgeFailoverOptions, fault: Instant, moved: Instant) -> Result<FailoverTimes> {
         if self.daemons.is_empty() || options.fault.is_of_edge() {
             return Ok(FailoverTimes {

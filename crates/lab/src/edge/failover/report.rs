@@ -52,7 +52,7 @@ pub struct EdgeFailoverFindings {
     connections_survived: u64,
     bytes_expected: u64,
     bytes_received: u64,
-    /// Whether the server stored all uploads correctly. In spite of the field's name, the lab compares the bytes themselves.
+    /// Whether the server stored all uploads correctly. In spite of the field's name, the lab compares bytes and not hashes.
     sha256_match: bool,
     resets_seen: u64,
     violations: Vec<String>,
@@ -257,7 +257,7 @@ impl EdgeFailoverFindings {
             (ClusterFault::EdgePowerOff, _) => SYN_TIMER_MS + rtt_ms,
             (ClusterFault::EdgeKill | ClusterFault::EdgeUpgrade, _) => 0.0,
             (_, ClusterPlace::NearServers) => rtt_ms,
-            // If the servers are far from the cluster, a SYN that R1 sends again needs half a round trip more until there is data.
+            // If the servers are far from the cluster, R1's copy of a SYN needs half a round trip more before data can flow.
             (_, ClusterPlace::NearClients) => rtt_ms * 1.5,
         };
         Self {

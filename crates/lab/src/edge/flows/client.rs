@@ -25,7 +25,7 @@ const HEADER_MAX: usize = 8 << 10;
 /// The `main` of a measuring client.
 ///
 /// # Errors
-/// If the plan cannot be read. Failed flows are no error: the report has them.
+/// If the plan cannot be read. A failed flow is no error; the report lists it.
 pub fn main() -> Result<()> {
     let mut text = String::new();
     io::stdin().read_to_string(&mut text).context("read the plan")?;
@@ -169,7 +169,7 @@ impl MeasuredFlow {
     }
 }
 
-/// Status and Content-Length of a reply, and the bytes behind its header.
+/// Reads the header of a reply. Returns the status, the Content-Length, and the bytes that were read after the header.
 async fn read_head(stream: &mut TcpStream) -> Result<(u16, u64, Vec<u8>)> {
     let mut text = Vec::new();
     loop {

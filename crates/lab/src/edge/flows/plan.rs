@@ -13,7 +13,7 @@ pub struct FlowPlan {
     pub server: SocketAddr,
     /// Time 0 of the plan, in nanoseconds of `CLOCK_MONOTONIC`.
     pub start_ns: u64,
-    /// When flows that are not complete are stopped, in milliseconds after time 0.
+    /// Time at which incomplete flows are stopped, in milliseconds after time 0.
     pub until_ms: u64,
     /// Whether flows may still be incomplete at `until_ms`. If not, a flow that is stopped has failed.
     pub may_stop: bool,

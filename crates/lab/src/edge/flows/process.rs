@@ -1,4 +1,4 @@
-//! A measuring client as its parent sees it.
+//! Starts a measuring client and receives its report.
 
 use std::io::{Read, Write};
 use std::process::{Child, Stdio};

@@ -1,4 +1,4 @@
-//! `steadfast-lab edge-rate`: one of two strings fails, and its flows share the other one, with and without rate control.
+//! `steadfast-lab edge-rate`: one of two strings fails, and then all flows share the other string, with and without rate control.
 
 mod command;
 mod options;

@@ -44,10 +44,10 @@ pub struct EdgeRateOptions {
     /// Packets that each string's buffer holds.
     #[arg(long, value_name = "PACKETS", default_value_t = 750, value_parser = clap::value_parser!(u32).range(10..=100_000))]
     pub buffer: u32,
-    /// Failover time: detection, and the time until flows are moved.
+    /// Failover time: from the failure until flows are moved, detection included.
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_time)]
     pub failover: Duration,
-    /// Time that is measured, from 2 s after the failover on.
+    /// Duration of the measurement, which begins 2 s after the failover.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
     pub measure: Duration,
     /// Packets that the edges cache and send again.
@@ -192,7 +192,7 @@ impl EdgeRateOptions {
 
     /// The network.
     pub fn network(&self) -> EdgeTopologyOptions {
-        // The buffer counts the packet that is being sent, as ns-2 does.
+        // As in ns-2, the buffer includes the packet that is being sent.
         let queue_packets = self.buffer as usize - 1;
         let string = |mbit| StringRate { mbit, queue_packets };
         EdgeTopologyOptions {

@@ -25,7 +25,7 @@ use crate::run::LabRun;
 
 const WORKERS: u32 = 1;
 const HEADSTART: Duration = Duration::from_millis(300);
-/// Index of the string that is left.
+/// Index of the string that does not fail.
 pub const LEFT: usize = 1;
 
 /// Everything that runs. The fields are dropped in order of declaration.
@@ -52,7 +52,7 @@ pub struct RateTimes {
     pub fault: Instant,
     /// When both edges had moved the string's flows.
     pub completed: Instant,
-    /// When the time begins in which shares and drops are judged.
+    /// Beginning of the time in which shares and drops are judged.
     settled: Instant,
     end: Instant,
 }

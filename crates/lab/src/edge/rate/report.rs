@@ -10,14 +10,14 @@ use crate::run::LabFindings;
 
 const JAIN_MIN: f64 = 0.99;
 const THROUGHPUT_MIN: f64 = 0.95;
-/// Part of the buffer that may be used: 600 of 750 packets in the HALR thesis.
+/// Fraction of the buffer that may be used: 600 of 750 packets in the HALR thesis.
 const QUEUE_MAX: f64 = 0.8;
 
 /// The findings of all variants. With several runs, each value is that of the worst run.
 #[derive(Debug, Serialize)]
 pub struct EdgeRateFindings {
     strings: StringRatio,
-    /// Mbit/s of the string that is left.
+    /// Rate of the string that does not fail, in Mbit/s.
     mbit: f64,
     buffer_packets: u32,
     flows: u32,
@@ -29,14 +29,14 @@ pub struct EdgeRateFindings {
     with: Option<RateSide>,
     without: Option<RateSide>,
     baseline: Option<RateSide>,
-    /// Throughput of the string with rate control, divided by its throughput without.
+    /// Throughput of the string with rate control, divided by the throughput without rate control.
     throughput_ratio: Option<f64>,
 }
 
-/// The findings of one variant. The string is the one that is left.
+/// The findings of one variant. "The string" is the string that did not fail.
 #[derive(Clone, Debug, Serialize)]
 pub struct RateSide {
-    /// Jain's index of the flows' bytes from 2 s after the failover on.
+    /// Jain's fairness index of the bytes that the flows received from 2 s after the failover on.
     pub jain: f64,
     /// The flows' shares in detail.
     pub shares: FlowShares,

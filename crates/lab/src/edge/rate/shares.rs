@@ -17,7 +17,7 @@ pub struct FlowShares {
     pub flows: usize,
     /// Jain's index of the bytes that each flow received in the whole span.
     pub jain: f64,
-    /// Jain's index of each half second, averaged over all half seconds.
+    /// Mean, over all half seconds, of Jain's index of the bytes that each flow received in the half second.
     pub jain_of_bins: f64,
     /// The smallest and the largest number of bytes that a flow received, divided by an equal share.
     pub least_and_most: [f64; 2],

@@ -67,7 +67,7 @@ pub enum Expected {
 pub struct FigureClaimResult {
     /// Our result, as text.
     pub here: String,
-    /// Another result for comparison, as text, if there is one: the result of ns-2, or for a claim on the kernel the simulator's result.
+    /// A result for comparison, as text, if there is one. It comes from ns-2, or from the simulator if the claim is judged on the kernel.
     pub beside: Option<String>,
     /// Whether the claim's rule holds for all flows.
     pub holds: bool,

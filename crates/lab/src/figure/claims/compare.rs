@@ -10,7 +10,7 @@ use crate::figure::scenario::RecoveryPolicy;
 /// Scenarios of short flows, with their failovers in seconds.
 pub type CompletionScenarios = [(&'static str, f64); 3];
 
-/// When the cluster fails in these scenarios, in seconds.
+/// Time of the cluster's failure in these scenarios, in seconds.
 const FAILOVER_AT_S: f64 = 2.0;
 
 /// Compares the longest completion of the flows whose SYN is lost in a failover of 0.5 s, with HALR and without. Without HALR, this time
@@ -55,8 +55,8 @@ fn normal(rows: &[&FlowRow]) -> Option<f64> {
     least(rows.iter().map(|row| time(row)))
 }
 
-/// Compares a statistic of the disturbed flows' completion times, such as the mean, with HALR and without. Does so for each of the three
-/// failovers. `number` computes the statistic.
+/// For each of the three failovers, compares a statistic of the disturbed flows' completion times with HALR and without. `number` computes
+/// the statistic, for example the mean.
 pub fn shorter(
     results: &Results,
     scenarios: &CompletionScenarios,
@@ -87,7 +87,7 @@ fn lateness(results: &Results, scenario: &str, failover_s: f64, recovery: Recove
     greatest(hit.map(|row| row.arrival_s + time(row) - due_s))
 }
 
-/// Means over the seeds, with rate control and without.
+/// Means of `value` over the seeds: with rate control, then without.
 pub fn both(results: &Results, scenario: &str, value: fn(&StringsSummary) -> f64) -> Option<(f64, f64)> {
     let of = |rate_control| mean(results.strings_of(scenario, rate_control)?.iter().map(value));
     Some((of(true)?, of(false)?))
@@ -128,12 +128,13 @@ pub fn settled(results: &Results, scenario: &str) -> Option<FigureClaimResult> {
     Some(FigureClaimResult::new(here, with < 0.01 * without))
 }
 
-/// End of the time in which rate control adapts to the flows that were moved, in seconds: 2 s after the failover.
+/// End of the time in which rate control adapts to the flows that were moved, in seconds: 2 s after the failover's end.
 const SETTLED_S: f64 = 10.0;
 /// End of the time in which the flows fill the string, in seconds.
 const BUSY_UNTIL_S: f64 = 28.0;
 
-/// Jain's index with rate control and without, from 2 s after the failover on. Means over the half seconds with several active flows.
+/// Compares Jain's index with rate control and without, from 2 s after the failover's end on. Each index is the mean over the half seconds
+/// with several active flows.
 pub fn fair_later(results: &Results, scenario: &str) -> Option<FigureClaimResult> {
     let (_, rows) = results.scenarios.get(scenario)?;
     let of = |rate_control| {
@@ -149,7 +150,8 @@ pub fn fair_later(results: &Results, scenario: &str) -> Option<FigureClaimResult
     Some(FigureClaimResult::new(here, with >= 0.99 && with > without))
 }
 
-/// The longest queue with rate control and without, from 2 s after the failover on.
+/// Compares the longest queue with rate control and without, from 2 s after the failover's end on. With rate control, the queue may have at
+/// most `packets` packets.
 pub fn queue_at_most(results: &Results, scenario: &str, packets: f64) -> Option<FigureClaimResult> {
     let (_, rows) = results.scenarios.get(scenario)?;
     let of = |rate_control| {
@@ -163,7 +165,7 @@ pub fn queue_at_most(results: &Results, scenario: &str, packets: f64) -> Option<
     Some(FigureClaimResult::new(here, with <= packets && with < without))
 }
 
-/// Number of dropped packets per run with rate control and without, from 2 s after the failover on.
+/// Compares the number of dropped packets per run with rate control and without, from 2 s after the failover's end on.
 pub fn undropped(results: &Results, scenario: &str) -> Option<FigureClaimResult> {
     let (_, rows) = results.scenarios.get(scenario)?;
     let seeds = results.strings_of(scenario, true)?.len() as f64;

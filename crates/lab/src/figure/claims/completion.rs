@@ -478,7 +478,7 @@ const SEVERAL_LOST: &str = "a failover drops the segments that are within 3 ms o
     that arrives at the thesis' times, that is at most one segment. Of a few flows that arrive between these times, it is two \
     or three segments, and Reno repairs them one after the other (docs/figures.md, Seeds)";
 
-/// The longest completion times of the flows with one failover duration, in seconds.
+/// The longest completion times, in seconds, of all flows whose failover has the duration `failover_s`.
 #[derive(Clone, Copy)]
 struct Longest {
     failover_s: f64,
@@ -487,7 +487,7 @@ struct Longest {
     all_s: f64,
 }
 
-/// The two times in the form `5.29 s (other arrivals: up to 5.49 s)`. One time if they hardly differ.
+/// Formats the two times as `5.29 s (other arrivals: up to 5.49 s)`. If they differ by less than 0.05 s, formats only `all_s`.
 fn beside(first_s: f64, all_s: f64) -> String {
     if all_s - first_s < 0.05 {
         seconds(all_s)
@@ -518,7 +518,7 @@ fn points(results: &Results, scenario: &str, recovery: RecoveryPolicy) -> Option
     )
 }
 
-/// Arrival and completion times of the flows whose SYN is lost in the failover.
+/// Arrival and completion times, in seconds, of the flows whose SYN is lost in the failover.
 fn syn_lost(
     results: &Results,
     scenario: &str,
@@ -547,7 +547,7 @@ fn disturbed(
     Some(times.filter(|time| *time > normal + 0.01).collect())
 }
 
-/// The undisturbed completion time.
+/// Completion time of an undisturbed flow, in seconds: the shortest of all flows.
 fn normal(results: &Results, scenario: &str) -> Option<f64> {
     least(
         points(results, scenario, RecoveryPolicy::None)?
@@ -563,12 +563,12 @@ fn sweep<'a>(results: &'a Results, scenario: &str) -> Option<&'a FlowSweep> {
     }
 }
 
-/// Whether a flow lost its SYN, or had at least two timeouts. Either leaves a slow start threshold of two segments.
+/// Whether a flow lost its SYN, or had at least two timeouts. Both events leave a slow start threshold of two segments.
 fn is_slowed(row: &FlowRow) -> bool {
     row.syn_timeouts > 0 || row.timeouts >= 2
 }
 
-/// The shortest completion of a disturbed short flow without HALR, of the first seed's flows.
+/// The shortest completion time, in seconds, of the first seed's disturbed short flows without HALR.
 fn shortest_disturbed(results: &Results, failover_s: f64) -> Option<f64> {
     let flows = results.flows(SHORT, RecoveryPolicy::None)?;
     let hit = flows

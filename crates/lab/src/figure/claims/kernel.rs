@@ -1,4 +1,4 @@
-//! Claims of the thesis about figures that the kernel plays, beside the simulator's results for today's hosts.
+//! Claims of the thesis, judged by runs on this machine's kernel. The simulator's results for today's hosts are shown for comparison.
 
 use super::claim::{ClaimEvidence, Expected, FigureClaim, FigureClaimResult};
 use super::compare::{
@@ -7,7 +7,7 @@ use super::compare::{
 use super::today;
 use crate::figure::results::{Results, greatest, mean};
 
-/// Scenarios that the kernel plays, then the same scenarios for the simulator's hosts of today.
+/// The scenarios that are played on the kernel, then the same scenarios in the simulator, with hosts of today.
 const COMPLETION: [&CompletionScenarios; 2] = [
     &[
         ("kernel-completion-failover-0.5s", 0.5),

@@ -1,6 +1,6 @@
 //! SCTP failover paper: spurious failovers at small losses (section III.2), other networks (III.1, III.5), dormant behaviours (III.6), the
-//! policies' state machines of Figures 9 and 13 (IV, V), short transfers and many associations (V). Also our informed failover, a policy
-//! that measures the paths, at every point of the paper's grid.
+//! policies' state machines of Figures 9 and 13 (IV, V), short transfers and many associations (V). Our own claims about informed failover,
+//! a policy that measures the paths, are also here: they concern every point of the paper's grid.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -264,14 +264,14 @@ fn is_proposed(row: &&MultipathRow) -> bool {
     row.policy == MultipathPolicy::Proposed && row.path_max_retrans == 5
 }
 
-/// The seconds after a failure in which the failure has an immediate effect.
+/// The seconds after a failure in which synchronized timeouts are an immediate effect of the failure.
 const SOON: RangeInclusive<u32> = 1..=20;
 /// All later seconds.
 const LATER: RangeInclusive<u32> = 21..=u32::MAX;
 /// Dispersion above which timeouts count as synchronized. Independent timeouts have a dispersion of 1.
 const CYCLE: f64 = 1.5;
 
-/// Dispersion of the timeouts in these seconds: mean of the seeds.
+/// Mean over the seeds of the dispersion of the timeouts in these seconds after the failure.
 fn synchronization(
     results: &Results,
     queue: CoreQueue,
@@ -294,7 +294,7 @@ fn chance(results: &Results, scenario: &str, bound: f64) -> Option<f64> {
     Some(bound + 0.05 / (seeds as f64).sqrt())
 }
 
-/// By how much the longest of some times exceeds the shortest.
+/// Fraction by which the longest of `times` exceeds the shortest.
 fn spread(times: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
     let times = times.into_iter().collect::<Option<Vec<_>>>()?;
     let (least, most) = (
@@ -304,7 +304,7 @@ fn spread(times: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
     Some(most / least - 1.0)
 }
 
-/// The mean of some times, and the square of its standard error.
+/// The mean of some transfer times, the square of the mean's standard error (`variance`), and the number of times.
 #[derive(Clone, Copy, Debug)]
 struct MeanTime {
     mean: f64,
@@ -313,7 +313,7 @@ struct MeanTime {
 }
 
 impl MeanTime {
-    /// `None` without times.
+    /// Computes the mean of `times`. `None` if there are no times.
     fn of(times: &[f64]) -> Option<Self> {
         let (middle, count) = (mean(times.iter().copied())?, times.len() as f64);
         let squares: f64 = times.iter().map(|time| (time - middle).powi(2)).sum();
@@ -324,8 +324,8 @@ impl MeanTime {
         })
     }
 
-    /// By how much this time may exceed another one: two standard errors, but at least 5 %. With fewer than five seeds the error is not
-    /// known well, so it is assumed to be large.
+    /// Allowed difference by which this mean may exceed `other`: two standard errors, but at least 5 % of `other`. With fewer than five
+    /// seeds the error is not known well, so it is assumed to be large.
     fn may_exceed(self, other: Self) -> f64 {
         let error = 2.0 * (self.variance + other.variance).sqrt();
         let unknown = if self.count < 5.0 {
@@ -345,7 +345,7 @@ fn informed(results: &Results, scenario: &str) -> Option<FigureClaimResult> {
         let point = (percent_of(row.primary_loss), percent_of(row.alternate_loss));
         let times = points.entry(point).or_default();
         let times = times.entry((row.policy, row.change_over)).or_default();
-        // A transfer that was not completed took longer than any other.
+        // A transfer that did not complete counts as 40,000 s, which is longer than any completed transfer.
         times.push(row.completion_s.unwrap_or(40_000.0));
     }
     let (mut worst, mut at, mut behind) = (f64::NEG_INFINITY, (0, 0), BTreeSet::new());

@@ -50,8 +50,8 @@ pub struct Judged {
     pub verdict: FigureClaimVerdict,
 }
 
-/// All claims in the order of the thesis, then ours about today's hosts, then those of the SCTP failover paper, then those about the
-/// kernel.
+/// All claims: first the thesis' claims in its order, then our claims about today's hosts, then the claims about the SCTP failover paper,
+/// then the claims that are judged on the kernel.
 pub fn all() -> impl Iterator<Item = &'static FigureClaim> {
     [
         unit::CLAIMS,

@@ -282,7 +282,7 @@ impl Share {
         self.some as f64 / self.all as f64
     }
 
-    /// The largest difference from the true part `part` that counts as chance: three standard deviations of a binomial distribution.
+    /// The largest difference from the true fraction `part` that counts as chance: three standard deviations of a binomial distribution.
     fn doubt(self, part: f64) -> f64 {
         let likely = part.clamp(0.02, 0.98);
         3.0 * (likely * (1.0 - likely) / self.all as f64).sqrt()
@@ -302,7 +302,7 @@ impl Share {
     }
 }
 
-/// The transfers of a scenario. `None` if it was not simulated.
+/// The transfers of a scenario. `None` if the scenario was not simulated.
 pub fn rows<'a>(results: &'a Results, scenario: &str) -> Option<impl Iterator<Item = &'a MultipathRow>> {
     let (_, rows) = results.scenarios.get(scenario)?;
     (!rows.multipath.is_empty()).then(|| rows.multipath.iter())
@@ -346,7 +346,8 @@ pub fn time(results: &Results, scenario: &str, is_of: impl Fn(&MultipathRow) -> 
     mean(of.filter_map(|row| row.completion_s))
 }
 
-/// The part of the time that PMR = 0 saves against PMR = 5, over these losses of the alternate path. All losses are in percent.
+/// The fraction of the transfer time that PMR = 0 saves against PMR = 5. Both times are means over these losses of the alternate path. All
+/// losses are in percent.
 pub fn saved_by_threshold(
     results: &Results,
     scenario: &str,
@@ -363,7 +364,7 @@ pub fn saved_by_threshold(
     Some(1.0 - took(0)? / took(5)?)
 }
 
-/// The part of the time that CPT = 0 saves against CPT = 5, with this loss of the alternate path in percent.
+/// The fraction of the transfer time that CPT = 0 saves against CPT = 5, with this loss of the alternate path in percent.
 fn saved_by_change_over(results: &Results, scenario: &str, alternate: u32) -> Option<f64> {
     let took = |change_over| {
         time(results, scenario, |row| {
@@ -373,7 +374,7 @@ fn saved_by_change_over(results: &Results, scenario: &str, alternate: u32) -> Op
     Some(1.0 - took(0)? / took(5)?)
 }
 
-/// The part of the time that CPT = 0 saves against CPT = 5, for each loss of the alternate path.
+/// The fraction of the transfer time that CPT = 0 saves against CPT = 5, for each loss of the alternate path.
 fn all_saved(results: &Results, scenario: &str) -> Option<Vec<f64>> {
     let losses = [0, 1, 2, 3, 5, 7, 10].map(|loss| saved_by_change_over(results, scenario, loss));
     losses.into_iter().collect()

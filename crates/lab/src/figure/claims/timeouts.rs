@@ -1,6 +1,6 @@
 //! §4.2 and §7.2.3: retransmission timeouts of flows of 1000 segments in Case 2. The failover may lose packets of a Case 2 flow, but
-//! neither its SYN nor its SYN-ACK. The thesis does not say where the cluster is in Figures 15 to 17. So most claims are judged twice: with
-//! the cluster next to the destinations, and next to the sources.
+//! neither its SYN nor its SYN-ACK. The thesis does not say where the cluster is in Figures 15 to 17. So most claims are judged twice: once
+//! with the cluster next to the destinations, and once with the cluster next to the sources.
 
 use super::claim::{ClaimEvidence, Expected, FigureClaim, FigureClaimResult, percent, seconds};
 use crate::figure::oracle::{self, TimeoutSetting};
@@ -16,7 +16,7 @@ const FAILOVERS: [f64; 14] = [
 ];
 const POLICIES: &str = "halr-recovery-policies";
 
-/// The scenarios with one place of the cluster and one least timeout: a scenario per variant, in the order of [`VARIANTS`].
+/// Names of the scenarios that share the cluster's place and the least timeout: one scenario per variant, in the order of [`VARIANTS`].
 type TimeoutScenarios = [&'static str; 3];
 
 /// Cluster next to the destinations, least timeout 1 s.

@@ -239,8 +239,9 @@ pub const CLAIMS: &[FigureClaim] = &[
 const DATA_LOSS: &str = "halr-window-data-loss";
 const SYN_LOSS: &str = "halr-window-syn-loss";
 const RESTARTS: &str = "halr-restarts";
-/// When the failover begins in these scenarios, and their round trip, in seconds.
+/// Time at which the failover begins in these scenarios, in seconds.
 const FAILOVER_AT_S: f64 = 2.0;
+/// Round-trip time in these scenarios, in seconds.
 const ROUND_TRIP_S: f64 = 0.1;
 /// Time in seconds from the first packet after the failover to the acknowledgement that lets the window grow. The receiver delays this
 /// acknowledgement until a second packet comes.
@@ -248,7 +249,7 @@ const ACKNOWLEDGED_AFTER_S: f64 = 0.15;
 /// Sizes of frames on Ethernet that §3.4 assumes, in bytes.
 const DATA_FRAME: f64 = 1_514.0;
 const SMALL_FRAME: f64 = 64.0;
-/// Sizes that the edges count, in bytes: from the IP header on.
+/// Sizes of packets as the edges count them, in bytes: IP header and everything after it.
 const DATA_PACKET: f64 = 1_500.0;
 const SMALL_PACKET: f64 = 40.0;
 
@@ -259,8 +260,8 @@ struct HeldPackets {
     others: f64,
 }
 
-/// The peak of R1's cache in the first seed's run. The edge counts only packets and bytes. The number of data packets is computed from both
-/// counts, because all data packets have the same size, and so have all other packets.
+/// The peak of R1's cache in the first seed's run. The edge counts only packets and bytes. All data packets have one size, and all other
+/// packets have another size. So the number of data packets can be computed from both counts.
 fn memory(results: &Results, scenario: &str, recovery: RecoveryPolicy) -> Option<HeldPackets> {
     let (_, rows) = results.scenarios.get(scenario)?;
     let row = rows

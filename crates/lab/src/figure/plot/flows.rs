@@ -41,7 +41,7 @@ fn is_of_the_thesis(sweep: &FlowSweep) -> bool {
     !sweep.variants.contains(&TcpVariant::Rack)
 }
 
-/// The model's counterpart of a recovery.
+/// The model's counterpart of a recovery policy.
 pub fn modelled(recovery: RecoveryPolicy) -> Modelled {
     match recovery {
         RecoveryPolicy::None => Modelled::Timeout,
@@ -49,12 +49,12 @@ pub fn modelled(recovery: RecoveryPolicy) -> Modelled {
     }
 }
 
-/// The recoveries that were simulated.
+/// The recovery policies that were simulated.
 fn simulated(rows: &[FlowRow]) -> BTreeSet<RecoveryPolicy> {
     rows.iter().map(|row| row.recovery).collect()
 }
 
-/// Completion over arrival (Figures 12 to 14).
+/// Completion time as a function of the arrival time (Figures 12 to 14).
 pub fn completion_over_arrival(scenario: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     let Some(sweep) = sweep(scenario) else {
         return Vec::new();
@@ -103,7 +103,7 @@ pub fn completion_over_arrival(scenario: &FigureScenario, rows: &Rows, marks: Ma
     sweep.failovers.iter().map(panel).collect()
 }
 
-/// The model's completion times of flows that begin at the multiples of 10 ms.
+/// Arrival times and the model's completion times, in seconds, of flows that arrive at multiples of 10 ms.
 fn model_over_arrival(
     sweep: &FlowSweep,
     failover_s: f64,

@@ -8,11 +8,11 @@ pub mod strings;
 use super::palette::Colour;
 use super::scenario::RecoveryPolicy;
 
-/// Colours of our results with HALR ([`WITH`]) and without ([`WITHOUT`]), and of ns-2's results ([`NS2`]).
+/// Colour of our results with HALR or with rate control.
 pub const WITH: Colour = Colour::Blue;
-/// See [`WITH`].
+/// Colour of our results without HALR or without rate control.
 pub const WITHOUT: Colour = Colour::Red;
-/// See [`WITH`].
+/// Colour of ns-2's results.
 pub const NS2: Colour = Colour::Ink;
 
 /// A recovery policy's name in the legend, and its colour.

@@ -54,8 +54,8 @@ pub fn sawtooth(scenario: &FigureScenario, _: &Rows, marks: Marks) -> Vec<Panel>
     vec![panel(x, "unused flow time (s)", series, marks)]
 }
 
-/// Shortest and longest completion time of disturbed short flows in the model, with the answer's delay in the sweep's cluster: the lines of
-/// Figure 18.
+/// The model's shortest and longest completion time of disturbed short flows: the lines of Figure 18. The model uses the answer's delay in
+/// the sweep's cluster ([`FlowSweep::answer_s`]).
 pub fn short_range(sweep: &FlowSweep, failover_s: f64, recovery: RecoveryPolicy) -> Range {
     ShortFlow::new(Parameters::SHORT).disturbed_range(failover_s, sweep.answer_s(), modelled(recovery))
 }

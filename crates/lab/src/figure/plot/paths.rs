@@ -19,7 +19,7 @@ pub fn percent_of(loss: f64) -> u32 {
     (loss * 100.0).round() as u32
 }
 
-/// The transfers by PMR, and then by the loss of the primary path in percent.
+/// The transfers, grouped by PMR, and in each group by the loss of the primary path in percent.
 fn by_threshold(rows: &Rows) -> BTreeMap<u32, BTreeMap<u32, Vec<&MultipathRow>>> {
     let mut all: BTreeMap<u32, BTreeMap<u32, Vec<&MultipathRow>>> = BTreeMap::new();
     for row in &rows.multipath {

@@ -97,7 +97,8 @@ pub fn throughput_with(scenario: &FigureScenario, rows: &Rows, theirs: Marks) ->
     throughput(scenario, rows, theirs, true)
 }
 
-/// Throughput with and without rate control in one panel, an enlarged part of that panel (Figure 22), and the same part on the wire.
+/// Three panels, each with and without rate control: the throughput, an enlarged part of it (Figure 22), and the rate on the wire in the
+/// time of this part.
 pub fn throughput_compared(scenario: &FigureScenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
     let Some(sweep) = sweep(scenario) else {
         return Vec::new();

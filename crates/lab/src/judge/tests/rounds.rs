@@ -56,7 +56,7 @@ impl SyntheticRounds {
         }
     }
 
-    /// Sends the next bytes on their `way`.
+    /// Sends `data`, the service's next bytes, along `way`.
     fn service(&mut self, way: PacketRoute, data: &'static [u8]) {
         self.run.say(true, way, says(self.said, data));
         self.said += data.len() as u64;
@@ -113,8 +113,8 @@ fn a_node_that_returns_becomes_the_wire_and_takes_over_in_its_turn() {
 }
 
 /// A new wire may announce the VIP late, so that clients' packets still bypass it. All output must go through the new wire from its first
-/// forwarded segment on. All input must go through it as soon as the router sends it a client's packet. 20 ms (`Highest::OVERTAKING_NS`)
-/// are added to each of these times.
+/// forwarded segment on. All input must go through the new wire as soon as the router has sent a client's packet to this wire. 20 ms
+/// (`Highest::OVERTAKING_NS`) are added to each of these times.
 #[test]
 fn a_wire_that_hears_nothing_yet_is_one_for_output() {
     let hears = |rounds: &mut SyntheticRounds, way, at| {

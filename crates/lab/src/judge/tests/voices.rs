@@ -281,8 +281,8 @@ fn each_connection_may_have_its_own_voice() {
     assert_eq!(run.broken(&expected), [JudgeRule::OneVoice]);
 }
 
-/// A connection that begins long after the fault belongs to the node that first speaks for it. The fault lets no other node speak for the
-/// connection.
+/// A connection that begins long after the fault belongs to the node that first speaks for the connection. The fault does not permit a
+/// later change of this node.
 #[test]
 fn a_connection_that_begins_after_the_fault_does_not_move() {
     for (after_ms, broken) in [(0, vec![]), (1_500, vec![JudgeRule::OneVoice])] {

@@ -44,8 +44,8 @@ fn the_next_reply_is_the_last_and_the_connection_ends_in_order() {
     assert_eq!((asked.as_str(), after.len()), ("GET / HTTP/1.1\r\n\r\n", 0));
 }
 
-/// Real nginx and real curl: three requests. Once, a reply tells curl to open a new connection, and curl does. Nobody reads curl's output
-/// before its end, so the output must fit into the pipe.
+/// Real curl sends three requests to real nginx. One reply tells curl to open a new connection, and curl does so. The test reads curl's
+/// output only after curl has ended, so the output must fit into the pipe.
 #[test]
 fn curl_comes_again_once() {
     let directory = tempfile::tempdir().unwrap();

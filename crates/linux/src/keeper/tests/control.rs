@@ -1,4 +1,5 @@
-//! Tests of the keeper's control socket: agents that connect, disconnect and give connections, several keepers, and the keeper's end.
+//! Tests of the keeper's control socket: agents that connect, disconnect and hand over connections. Also tests of several keepers and of
+//! the keeper's end.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::thread;
@@ -82,7 +83,7 @@ fn a_retired_keeper_goes_on_beside_a_new_one_and_takes_along_what_is_its_own() {
     old.join();
     assert!(
         !retired.exists() && path.exists(),
-        "it took along its own socket only"
+        "it removed only its own socket"
     );
     say(&mut second, "new2");
     assert_eq!(read_exactly(&mut second, 4), b"new2");
@@ -216,7 +217,11 @@ fn another_agent_finds_the_syn_ack_of_a_client_that_has_said_nothing() {
     assert_eq!(lab.status().connections[0].syn_ack, syn_ack);
     say(&mut client, "echo");
     assert_eq!(read_exactly(&mut client, 4), b"echo");
-    assert_eq!(lab.status().connections[0].syn_ack, None, "it has it");
+    assert_eq!(
+        lab.status().connections[0].syn_ack,
+        None,
+        "the client has answered"
+    );
 }
 
 #[test]

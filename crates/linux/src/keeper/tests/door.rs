@@ -78,7 +78,7 @@ fn a_queue_that_stays_full_is_not_waited_for_for_ever() {
             client
         })
         .collect();
-    // The accept queue takes one connection more than its backlog: the first two.
+    // The kernel's accept queue has room for one connection more than its backlog of 1. So at most the first two connections are accepted.
     for id in 2..6 {
         assert_eq!(
             lab.ended(id).ending,

@@ -45,8 +45,8 @@ fn another_reply_is_a_reset() {
     assert!(reason.contains("404"), "{reason}");
 }
 
-/// A connection whose next request fails. The client has read nothing of an earlier reply, which fills the kernel's buffers. Returns the
-/// client's end, and the earlier reply.
+/// Makes a connection whose next request fails. The client has read nothing of an earlier reply, which fills the kernel's buffers. Returns
+/// the client's end, and the earlier reply.
 fn failing_behind_a_reply(lab: &mut KeeperLab) -> (TcpStream, Vec<u8>) {
     let (address, application) = application(|mut stream| {
         read_request(&mut stream);

@@ -1,4 +1,4 @@
-//! A real server is asked for the rest of a long reply that was cut.
+//! The keeper asks a real server only for the rest of a long reply that was cut.
 
 use std::fs;
 use std::net::TcpStream;

@@ -38,7 +38,7 @@ async fn who_is_served_gives_way_until_all_are() {
     assert_eq!(
         waited(&keeper, &waits).await,
         Duration::ZERO,
-        "it is first itself"
+        "a waiting client does not give way"
     );
     let soon = STUCK / 5;
     let (length, ()) = tokio::join!(waited(&keeper, &served), async {

@@ -44,7 +44,7 @@ fn primary_plan() -> NetworkPlan {
     plan(2, VIPS)
 }
 
-/// The part of the plan's node. The backup's address ends in 2, so a node with that peer is behind the wire.
+/// The part of the plan's node. The backup's address ends in 2, so a node whose peer has this address is behind the wire.
 fn part_of(plan: &NetworkPlan) -> NetworkPart {
     let is_behind = plan.services[0].peer.to_string().ends_with('2');
     if is_behind {

@@ -23,7 +23,7 @@ fn relay(client: SocketAddr, application: SocketAddr) -> TcpStream {
     socket.into()
 }
 
-/// Sends a word through an accepted connection and back; returns the address that the application sees.
+/// Sends seven bytes from `client` to the application and back. Returns the client's address that the application sees.
 fn exchange(listener: &TcpListener, mut client: TcpStream) -> SocketAddr {
     client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let (mut accepted, seen) = listener.accept().unwrap();
@@ -36,8 +36,8 @@ fn exchange(listener: &TcpListener, mut client: TcpStream) -> SocketAddr {
     seen
 }
 
-/// Sets up a relay to `application`, relays a connection of `client`, and lets a neighbour connect too if the
-/// application can be reached from outside.
+/// Sets up a relay to `application`, and relays a connection of `client`. If the application is `reachable` from outside, a neighbour
+/// connects to it directly, too.
 fn check(client: &str, vip: &str, application: &str, reachable: bool) {
     let Some(world) = RouterLan::new("relay") else {
         return;

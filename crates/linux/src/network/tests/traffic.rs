@@ -162,7 +162,7 @@ fn without_the_right_to_speak_no_rst_leaves() {
     assert_eq!(
         table.lines().filter(is_unused_drop).count(),
         1,
-        "the rule for RSTs has dropped, the one for the rest has not: {table}"
+        "the rule for RSTs has dropped a packet, and the rule for other segments has not: {table}"
     );
     for other in ["10.0.0.100:81", "10.0.0.2:80"] {
         assert_eq!(

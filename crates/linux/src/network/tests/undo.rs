@@ -268,13 +268,10 @@ fn a_journal_that_is_damaged_or_not_of_here_is_refused() {
         let error = world.backup.run(|| undo(&path).unwrap_err().to_string());
         assert!(error.contains("network.journal: "), "{error}");
         assert!(error.contains(line), "{error}");
-        assert!(path.exists(), "it is left for a person to look at");
+        assert!(path.exists(), "the damaged journal is kept for the operator");
     }
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     std::fs::write(&path, text.replace(boot.trim_end(), "before-that")).unwrap();
     world.primary.run(|| undo(&path).unwrap());
-    assert!(
-        !path.exists(),
-        "of what was before the machine's start nothing is left"
-    );
+    assert!(!path.exists(), "a journal from before the last boot is removed");
 }

@@ -120,7 +120,7 @@ impl EdgeNet {
                 net.connect(string, node, 0);
                 net.connect(string, node, 1);
             }
-            route(&net.edges[0], 2, 10, 1); // what the data path leaves to the stack
+            route(&net.edges[0], 2, 10, 1); // for packets that the data path passes to the stack
             route(&net.edges[1], 1, 20, 1);
         }
         for host in [&net.client, &net.server]
@@ -191,8 +191,8 @@ impl EdgeNet {
     }
 
     pub fn set_subnets(&self, on: &EdgeOn, edge: usize) {
-        // Number of the network behind the strings: the other edge's outside network, or this edge's own if the outside ports are
-        // connected.
+        // Number of the network behind the strings. Normally, this is the other edge's outside network. If the outside ports are connected,
+        // this is the network of the host at this edge's first string.
         let inside = if self.vlan.is_some() {
             1 + small(edge)
         } else {

@@ -1,4 +1,4 @@
-//! The edge's data path on a host. It is removed when the test ends, also when the test failed.
+//! The edge's data path on a host. The data path is removed when the test ends, even if the test fails.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use steadfast_linux::edge::{
 
 use super::lan::LanHost;
 
-/// Options for tests that are not about sizes.
+/// Options for tests that do not depend on the sizes of the flow table and of the ring.
 pub fn edge_options() -> EdgeWireOptions {
     EdgeWireOptions {
         flows_max: 20_000,
@@ -35,7 +35,7 @@ pub fn port(host: &LanHost, interface: &str) -> EdgePort {
     }
 }
 
-/// A plan with these strings. All destinations are outside unless the test says otherwise.
+/// A plan with these strings. A destination is outside the cluster, unless the test sets a subnet that contains it.
 pub fn plan(outside: EdgePort, strings: Vec<EdgeStringPort>, policy: Option<CachePolicy>) -> EdgeWirePlan {
     EdgeWirePlan {
         outside,

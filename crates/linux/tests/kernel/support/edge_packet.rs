@@ -1,4 +1,4 @@
-//! Packets for the edge, made by hand: also malformed ones, which no library would make.
+//! Hand-made packets for the edge, including malformed packets that no library makes.
 
 use std::net::IpAddr;
 

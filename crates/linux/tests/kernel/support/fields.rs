@@ -1,4 +1,4 @@
-//! Compares TCP_INFO of a restored socket and of the socket that it continues. docs/takeover.md says why some fields differ.
+//! Compares TCP_INFO of a restored socket with TCP_INFO of the old socket. docs/takeover.md says why some fields differ.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::socket::fields_of;
 /// Fields that may differ in every state of the connection. Each of them does differ in some connection at rest (no bytes in
 /// flight).
 pub const DIFFER: [&str; 24] = [
-    // Counters begin with the restored socket.
+    // The restored socket's counters begin at zero.
     "tcpi_bytes_acked",
     "tcpi_bytes_received",
     "tcpi_bytes_sent",
@@ -31,7 +31,7 @@ pub const DIFFER: [&str; 24] = [
     "tcpi_snd_ssthresh",
     "tcpi_pacing_rate",
     "tcpi_rcv_mss",
-    // The first three depend on the size of the receive buffer. The last is what the restored socket's own SYN would have offered.
+    // `tcpi_advmss` is the MSS that the restored socket's own SYN would have offered. The others depend on the size of the receive buffer.
     "tcpi_rcv_ssthresh",
     "tcpi_rcv_space",
     "tcpi_rcv_wnd",
@@ -54,8 +54,8 @@ pub const MAY_DIFFER: [&str; 12] = [
     "tcpi_last_ack_recv",
 ];
 
-/// Fields that may differ at the end of a connection: the restored socket's receive sequence includes the client's FIN, and its own FIN is
-/// sent once more.
+/// Fields that may differ after a FIN. A restored socket counts the client's FIN as received, but stays in ESTABLISHED. It sends the
+/// server's FIN once more.
 pub const ENDING: [&str; 1] = ["tcpi_state"];
 
 /// Fields that may differ while bytes are in flight: unacknowledged bytes are sent again, the client's answers arrive meanwhile, and the
@@ -87,7 +87,7 @@ pub fn differences(old: &tcp_info, new: &tcp_info) -> BTreeSet<&'static str> {
         .collect()
 }
 
-/// Asserts that the two sockets differ only in fields that may always differ, and in those of `also`, which may differ in this state.
+/// Asserts that the two sockets differ only in fields that may always differ, and in the fields of `also`, which may differ in this state.
 #[track_caller]
 pub fn assert_continued(old: &tcp_info, new: &tcp_info, also: &[&[&str]]) {
     let mut differ = differences(old, new);

@@ -1,4 +1,4 @@
-//! Frames made by hand, put on a cable and taken from it.
+//! Sends hand-made frames on a cable, and receives frames from the cable.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,8 @@ pub struct FrameTap {
 }
 
 impl FrameTap {
-    /// A tap at `interface` of `host`. Frames that are put leave through the interface; frames that are taken have arrived there.
+    /// A tap at `interface` of `host`. [`put`](Self::put) sends a frame out of the interface. [`take`](Self::take) returns a frame that
+    /// arrived at the interface.
     pub fn on(host: &LanHost, interface: &str) -> Self {
         Self {
             socket: host
@@ -52,7 +53,7 @@ impl FrameTap {
         taken as u64 + u64::from(self.socket.drops().expect("statistics"))
     }
 
-    /// Sends an IP packet as it is, its checksums unverified.
+    /// Sends an IP packet unchanged, even if its checksums are wrong.
     pub fn put(&self, to: [u8; 6], from: [u8; 6], packet: &[u8]) {
         assert!(self.offer(to, from, packet), "no room");
     }
@@ -109,7 +110,7 @@ pub fn set_checksum(packet: &mut [u8], value: u16) {
     packet[tcp + 16..tcp + 18].copy_from_slice(&value.to_be_bytes());
 }
 
-/// The TCP packet with other options: the bytes of `options` as they are, padded with zeroes. Lengths and checksums fit.
+/// Returns the TCP packet with `options`, padded with zeroes, in place of its TCP options. Corrects the lengths and checksums.
 pub fn with_tcp_options(packet: &[u8], options: &[u8]) -> Vec<u8> {
     let tcp = if packet[0] >> 4 == 4 { 20 } else { 40 };
     let payload = tcp + usize::from(packet[tcp + 12] >> 4) * 4;
@@ -147,7 +148,7 @@ pub fn fix_ipv4_header(packet: &mut [u8]) {
     packet[10..12].copy_from_slice(&fold(sum).to_be_bytes());
 }
 
-/// The Internet checksum of a sum (RFC 1071).
+/// Folds a sum of 16-bit words into the Internet checksum (RFC 1071).
 pub fn fold(mut sum: u32) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -155,7 +156,7 @@ pub fn fold(mut sum: u32) -> u16 {
     !u16::try_from(sum).expect("folded")
 }
 
-/// An IP packet with an ICMP message, whose checksum this function fills in.
+/// Returns an IP packet with an ICMP message. Fills in the message's checksum.
 pub fn icmp(from: IpAddr, to: IpAddr, mut message: Vec<u8>) -> Vec<u8> {
     let octets = |address| match address {
         IpAddr::V4(v4) => v4.octets().to_vec(),
@@ -219,7 +220,7 @@ pub const HOP_BY_HOP: u8 = 0;
 pub const ROUTING: u8 = 43;
 pub const FRAGMENT: u8 = 44;
 pub const DESTINATION_OPTIONS: u8 = 60;
-/// An 8-byte options header without its first byte: its length, and a padding option.
+/// An 8-byte options header without its first byte: the length byte, then a padding option.
 pub const PADDING: [u8; 7] = [0, 1, 4, 0, 0, 0, 0];
 
 /// A routing header of type 2 without a next hop, and without its first byte.

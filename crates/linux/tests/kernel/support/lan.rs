@@ -22,7 +22,7 @@ pub enum Family {
 impl Family {
     pub const BOTH: [Self; 2] = [Self::V4, Self::V6];
 
-    /// The service's index on the wire.
+    /// The service's index in the wire's configuration.
     pub fn service(self) -> u16 {
         match self {
             Self::V4 => 0,
@@ -30,7 +30,7 @@ impl Family {
         }
     }
 
-    /// The exit code that means a crash for this service, but not for the other one.
+    /// The exit code that means a crash for this service, but not for the other family's service.
     pub fn crash_code(self) -> u8 {
         match self {
             Self::V4 => 3,
@@ -44,7 +44,7 @@ impl Family {
             Self::V4 => [10, 0, 0, last].into(),
             Self::V6 => format!("fd00::{last}")
                 .parse()
-                .expect("the digits stand as they are"),
+                .expect("the text is an IPv6 address"),
         }
     }
 
@@ -301,7 +301,7 @@ impl Lan {
     }
 }
 
-/// Whether the test can run. Prints a message if it cannot.
+/// Returns whether this process is root, as the test needs. Prints a message if it is not.
 pub fn is_root(test: &str) -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {

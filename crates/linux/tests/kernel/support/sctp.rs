@@ -1,4 +1,4 @@
-//! Two hosts with two cables between them, and ends of an SCTP association on them.
+//! Two hosts with two cables between them. Each host has one end of an SCTP association.
 //!
 //! ```text
 //!   near   10.1.0.1, fd01::1 ───── p0 ───── 10.1.0.2, fd01::2   far
@@ -26,7 +26,7 @@ pub const UDP_PORT: u16 = 9899;
 /// Bytes of a message.
 pub const MESSAGE: usize = 16_000;
 
-/// Byte `at` of what every source sends.
+/// Byte `at` of the stream that every end sends.
 pub fn pattern(at: u64) -> u8 {
     (at * 7 + at / 251) as u8
 }
@@ -60,7 +60,8 @@ impl TwoCables {
         Some(Self { near, far })
     }
 
-    /// Each UDP packet is lost with a probability of one in a hundred, in both directions. Batches are cut into packets before that.
+    /// Drops each UDP packet with a probability of 1 %, in both directions. Disables UDP segmentation offload, so that each loss is one
+    /// packet and not a batch.
     pub fn lose_one_percent(&self) {
         for host in [&self.near, &self.far] {
             host.run(|| {
@@ -118,11 +119,11 @@ pub struct WireEnd {
     pub events: Vec<AssociationEvent>,
     /// Number of bytes to send.
     pub to_send: u64,
-    /// Number of bytes that the association has taken so far.
+    /// Number of bytes that the association has accepted for sending so far.
     pub handed: u64,
     /// Number of bytes that have arrived. Each of them was correct.
     pub received: u64,
-    /// The association is shut down after this many bytes have arrived. 0: it is not shut down by this end.
+    /// This end shuts the association down after this many bytes have arrived. 0: this end does not shut it down.
     pub wanted: u64,
     /// The longest time between two arrivals of data.
     pub longest_gap: Duration,
@@ -183,7 +184,7 @@ impl WireEnd {
         })
     }
 
-    /// One turn of the loop: what has arrived, what is due, what can be sent.
+    /// One turn of the event loop: handles received packets and expired timers, then sends what can be sent.
     pub fn turn(&mut self) {
         let now = clock::now();
         self.wire.receive(now, 16);
@@ -255,7 +256,7 @@ fn nft(rules: &str) {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Runs the ends until `is_done`.
+/// Runs the ends until `is_done` returns true.
 #[track_caller]
 pub fn run(what: &str, ends: &mut [&mut WireEnd], mut is_done: impl FnMut(&[&mut WireEnd]) -> bool) {
     let deadline = Instant::now() + 3 * PATIENCE;

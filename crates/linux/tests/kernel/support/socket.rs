@@ -14,7 +14,7 @@ pub fn abort_on_close(socket: &impl AsFd) {
         .expect("SO_LINGER");
 }
 
-/// Sets the congestion control to CUBIC, the default of most hosts. The test machine's default may be one that paces.
+/// Sets the congestion control to CUBIC, the default of most hosts. The test machine's default may be an algorithm that paces.
 pub fn use_cubic(socket: &impl AsFd) {
     SockRef::from(socket)
         .set_tcp_congestion(b"cubic")
@@ -120,7 +120,7 @@ pub fn pace(socket: &impl AsRawFd, bytes_per_second: u32) {
 /// The parts of a connection's kernel state that the peer can change.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpState {
-    /// The socket has no connection, or only remembers one (TIME-WAIT).
+    /// The socket has no connection, or its connection is in TIME-WAIT.
     pub closed: bool,
     /// Number of sequence numbers received in order, including the FIN's.
     pub bytes_received: u64,

@@ -22,7 +22,7 @@ pub struct TakenOver {
     pub socket: TcpStream,
     /// The endpoint that the socket was made from.
     pub endpoint: Endpoint,
-    /// The input that the old primary may have had. The first byte that the socket reads comes right after this input.
+    /// The input that the old primary may have received. The first byte that the socket reads comes right after this input.
     pub input: Vec<u8>,
 }
 
@@ -71,7 +71,7 @@ pub fn take_over(
         let ahead = timestamp_clock(&socket).wrapping_sub(due).cast_signed() + 2;
         assert!(
             ahead >= 0,
-            "the socket's clock is {} ms behind what wakes the client",
+            "the socket's timestamp clock is {} ms behind its start value",
             -ahead
         );
     }

@@ -2,8 +2,8 @@
  *
  * usrsctp_peer listen|connect  source|sink  BYTES MESSAGE UDP_LOCAL UDP_REMOTE PORT PMR [ADDRESS ...]
  *
- * Byte N of the pattern is (N * 7 + N / 251) & 255. At the end it prints: bytes, reads that differ, milliseconds, CPU milliseconds,
- * longest gap between reads in milliseconds, peak memory in kilobytes. */
+ * Byte N of the pattern is (N * 7 + N / 251) & 255. At the end the program prints: bytes, reads that differ, milliseconds, CPU
+ * milliseconds, longest gap between reads in milliseconds, peak memory in kilobytes. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdint.h>
@@ -22,8 +22,8 @@
 #define READ_MAX (1 << 20)
 static unsigned char table[PERIOD + READ_MAX];
 
-/* Gives usrsctp's sockets buffers of the same size as Steadfast's. usrsctp asks for smaller buffers. A window of 4 MiB overflows those,
- * so that a measurement would show the recovery from losses. usrsctp calls this function instead of the C library's. */
+/* Gives usrsctp's sockets buffers of the same size as Steadfast's. usrsctp calls this function instead of the C library's, and asks for
+ * smaller buffers. A window of 4 MiB would overflow the smaller buffers, and a measurement would show the recovery from these losses. */
 int setsockopt(int fd, int level, int name, const void *value, socklen_t length) {
     int buffer = 16 << 20, is_buffer = level == SOL_SOCKET && (name == SO_RCVBUF || name == SO_SNDBUF);
     if (is_buffer && !syscall(SYS_setsockopt, fd, level, name == SO_RCVBUF ? SO_RCVBUFFORCE : SO_SNDBUFFORCE, &buffer, sizeof buffer)) return 0;

@@ -1,4 +1,4 @@
-//! The wire on a host. It is removed when the test ends, also when the test failed.
+//! The wire on a host. The wire is removed when the test ends, even if the test fails.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -41,7 +41,7 @@ pub fn services(host: &LanHost) -> [WireService; 2] {
     })
 }
 
-/// The wire that a killed agent leaves. It is removed when the test ends.
+/// The wire that a killed agent leaves behind. After [`succeeded`](Self::succeeded), it is removed when the test ends.
 pub struct DeadWire {
     host: LanHost,
     name: String,
@@ -76,7 +76,7 @@ impl WireOn {
         Self::serving(&services(host), host, peer, options, gate)
     }
 
-    /// As [`new`](Self::new), with these services. The first two are the services of both families; the others are off.
+    /// As [`new`](Self::new), with these services. The first two, one per family, get `gate`. The gates of the others stay off.
     pub fn serving(
         services: &[WireService],
         host: &LanHost,

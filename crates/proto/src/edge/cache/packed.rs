@@ -10,11 +10,11 @@
 use crate::Seq;
 use crate::edge::EdgeSegment;
 
-/// Maximum size in bytes of a block. The search within a block goes from packet to packet.
+/// Maximum size in bytes of a block. The search within a block is linear.
 const BLOCK_BYTES: usize = 4096;
 /// Maximum length in bytes of a packet that is packed. The bookkeeping of a longer packet is small compared with the packet.
 const PACKET_BYTES: usize = 512;
-/// Two neighbouring blocks that have at most this many bytes together become one.
+/// Two neighbouring blocks that have at most this many bytes together are merged.
 const MERGED_BYTES: usize = BLOCK_BYTES / 4 * 3;
 /// The allocation of a block grows and shrinks in steps of this many bytes.
 const STEP_BYTES: usize = 128;
@@ -68,7 +68,7 @@ struct PackedPlace {
     is_held: bool,
 }
 
-/// The packet whose length is at `at`.
+/// The packet whose length field is at `at`.
 fn packet_at(block: &[u8], at: usize) -> Option<&[u8]> {
     let (length, rest) = block.get(at..)?.split_first_chunk::<LENGTH>()?;
     rest.get(..usize::from(u16::from_ne_bytes(*length)))
@@ -137,12 +137,12 @@ impl<K: Copy + Ord, P> PackedPackets<K, P> {
         self.numbers_of(self.packet(&self.find(key))?)
     }
 
-    /// The bytes of a connection's packet. 0 if it has none here.
+    /// Size in bytes of a connection's packet. 0 if the connection has no packet here.
     pub fn bytes_of(&self, key: K) -> usize {
         self.packet(&self.find(key)).map_or(0, <[u8]>::len)
     }
 
-    /// Adds the packet of a connection that has none here.
+    /// Adds the packet of a connection that has no packet here.
     pub fn insert(&mut self, key: K, packet: &P) {
         let packet = (self.form.bytes)(packet);
         let mut place = self.find(key);
@@ -231,7 +231,7 @@ impl<K: Copy + Ord, P> PackedPackets<K, P> {
             self.split(place.block);
             return self.find(key);
         }
-        // If connections are inserted in their order, this fills each block.
+        // If connections are inserted in the order of their keys, this fills each block.
         if !self.has_room(next, packet) {
             self.blocks.insert(next, Vec::new());
         }

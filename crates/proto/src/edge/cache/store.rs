@@ -93,7 +93,7 @@ pub(super) struct CacheStore<K, P> {
     packed: Option<PackedPackets<K, P>>,
     /// The other connections.
     pub connections: BTreeMap<K, CachedConnection<P>>,
-    /// Places for waiting packets that are allocated in `connections`.
+    /// Number of places for waiting packets that are allocated in `connections`.
     places: usize,
     /// Connections that can make room: those with more than one waiting packet are `wide`, those with a second packet `paired`.
     wide: BTreeSet<K>,
@@ -260,7 +260,8 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
         (self.wide.len(), self.paired.len(), self.syn_bytes)
     }
 
-    /// Panics if what is counted of the packed connections is wrong, or a connection is in both places. Returns how many are packed.
+    /// Panics if the counts of the packed connections are wrong, or if a connection is both in `packed` and in `connections`. Returns the
+    /// number of packed connections.
     #[cfg(test)]
     pub fn check(&self) -> usize {
         let Some(packed) = &self.packed else { return 0 };

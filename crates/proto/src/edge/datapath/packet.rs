@@ -57,7 +57,7 @@ pub(super) struct EdgePacket {
     pub way: EdgeDirection,
     /// Offset of the first byte after the IP packet. The frame may be padded.
     pub end: usize,
-    /// Bytes of TCP or UDP payload; 0 of a fragment.
+    /// Bytes of TCP or UDP payload. 0 for a fragment.
     pub payload: usize,
     pub fragment_id: u32,
     pub hops: u8,
@@ -241,7 +241,7 @@ impl EdgePacket {
         None
     }
 
-    /// Limits the offered window to `most`. Returns whether it was larger.
+    /// Limits the offered window to `most`. Returns whether the window was larger.
     pub fn limit_window(&self, packet: &mut [u8], most: u16) -> bool {
         let at = self.ip.transport + WINDOW;
         let window: [u8; 2] = bytes(packet, at).expect("a whole header");

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// A heartbeat of an edge, sent over one string.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeBeat {
-    /// The string by which it is sent.
+    /// The string over which the heartbeat is sent.
     pub string: String,
     /// The sender's knowledge of each string.
     pub strings: Vec<StringBeat>,
@@ -16,12 +16,12 @@ pub struct EdgeBeat {
 pub struct StringBeat {
     /// Its name.
     pub name: String,
-    /// Number of its failures that the edges have counted.
+    /// Number of the string's failures that the edges have counted.
     pub epoch: u64,
-    /// Whether flows of the sender may be on it.
+    /// Whether the sender's flows may use the string.
     pub is_usable: bool,
-    /// Whether the sender hears it.
+    /// Whether the sender hears the string.
     pub is_heard: bool,
-    /// Whether the sender has heard it for long enough after its last failure.
+    /// Whether the sender has heard the string for long enough after the string's last failure.
     pub is_steady: bool,
 }

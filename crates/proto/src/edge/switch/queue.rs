@@ -54,7 +54,7 @@ impl PacketQueue {
         let block = match self.blocks.back_mut() {
             Some(QueueBlock::Small(block)) if block.len() + needed <= BLOCK_BYTES => block,
             _ => {
-                // A single packet gets no more than it needs: a queue is often one packet long.
+                // Allocates only the needed bytes for the first packet, because many queues have one packet.
                 let bytes = if self.packets == 1 { needed } else { BLOCK_BYTES };
                 self.blocks
                     .push_back(QueueBlock::Small(Vec::with_capacity(bytes)));

@@ -51,7 +51,7 @@ pub(super) struct EdgeString {
     pub last_heard: Option<Instant>,
     /// Number of heartbeats that came.
     pub beats_heard: u64,
-    /// Number of heartbeats that did not come in time, counted up to the last one that came.
+    /// Number of heartbeats that did not come in time, counted up to the last heartbeat that came.
     pub beats_missed: u64,
     /// Time of the last sign of life: a heartbeat, or packets that left the string.
     pub last_sign: Option<Instant>,
@@ -78,7 +78,7 @@ pub(super) struct EdgeString {
     pub traffic: TrafficSample,
     /// Number of active flows when the string's last failure was declared.
     pub flows_at_failure: u64,
-    /// The packets that the data path copies now. `None`: the setting is to be made again.
+    /// The packets that the data path copies now. `None`: this setting must be sent to the data path again.
     pub copies: Option<CopiedPackets>,
     pub cap: Option<u32>,
     /// Packets that wait to be sent into the string. The next one may be sent at `free`.
@@ -192,7 +192,7 @@ impl EdgeString {
                 CopiedPackets::None
             }
             StringPhase::Up => CopiedPackets::Needed,
-            // Perhaps only the other edge's process has died. In that case packets still pass, and the needed ones suffice.
+            // Perhaps only the other edge's process has died. In that case packets still pass, and copies of the needed packets suffice.
             StringPhase::Blind if self.passes_since.is_some() || !self.recovery.has_failed() => {
                 CopiedPackets::Needed
             }

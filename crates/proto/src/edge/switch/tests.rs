@@ -399,7 +399,7 @@ fn all_strings_down_and_back_resume_with_the_first() {
     assert_eq!(world.sides[0].sent, [(Some(1), 1)], "its own flows");
     world.run(40);
     assert_eq!(world.phases(), [[Down, Up], [Down, Up]]);
-    assert_eq!(world.sides[0].sent, [(Some(1), 1); 2], "and those of the other");
+    assert_eq!(world.sides[0].sent, [(Some(1), 1); 2], "and flows of the other");
 }
 
 #[test]
@@ -632,7 +632,7 @@ fn a_string_that_was_never_heard_gets_nothing() {
     assert_eq!(
         world.sides[0].caps,
         [None, None],
-        "nothing is missing that was there"
+        "no string that was up is missing"
     );
 }
 
@@ -871,7 +871,7 @@ fn a_successor_completes_a_takeover() {
     assert_eq!(
         world.sides[0].commands,
         [0],
-        "nobody knows whether the first one succeeded"
+        "nobody knows whether the first run succeeded"
     );
     world.sides[0].edge.handle_command(world.now, 0, true);
     world.run(20);
@@ -879,7 +879,7 @@ fn a_successor_completes_a_takeover() {
     assert_eq!(world.sides[0].moves, [0]);
 }
 
-/// A configuration without rate control takes back the caps of an earlier agent.
+/// An agent that is configured without rate control removes the caps of an earlier agent.
 #[test]
 fn a_successor_without_rate_control_caps_nothing() {
     let mut world = TwoEdges::new(&config());

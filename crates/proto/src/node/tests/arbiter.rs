@@ -286,7 +286,7 @@ fn a_wire_that_was_paused_asks_before_it_takes_over() {
     let now = two.now;
     two.nodes[1].handle_pause(now);
     two.pass(BEAT * 8);
-    assert_eq!(two.roles()[1], (Role::Backup, 2), "its lease would last still");
+    assert_eq!(two.roles()[1], (Role::Backup, 2), "by its clock the lease lasts");
     two.verdict = Some(ArbiterVerdict::Granted);
     two.pass(SHORT + BEAT);
     assert_eq!(two.nodes[1].service(0).role_and_epoch(), (Role::Sole, 3));

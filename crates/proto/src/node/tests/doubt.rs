@@ -149,8 +149,8 @@ fn a_primary_in_doubt_misses_answers_for_the_agent_timeout() {
     assert_eq!(two.nodes[0].service(0).role(), Role::Sole, "it is dead");
 }
 
-/// The wire took over because it judged the primary's path to be broken. Its agent was stopped before it told the primary, but its kernel
-/// goes on speaking.
+/// The wire took over because it judged the primary's path to be broken. The wire's agent was stopped before it told the primary, but the
+/// wire's kernel goes on speaking.
 #[test]
 fn a_primary_waits_for_its_wires_agent_while_that_kernel_answers() {
     for answers in [true, false] {

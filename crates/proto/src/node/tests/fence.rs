@@ -127,7 +127,7 @@ fn a_wire_delays_its_fence_when_the_primary_claims() {
     assert_eq!(
         standing.ask(now + LONG),
         Some(5),
-        "the delay is over, and its words do not begin it anew"
+        "the delay is over, and later words do not restart it"
     );
 
     // A primary that claims may wait for a long time. It may fall silent after it has asked the fence.

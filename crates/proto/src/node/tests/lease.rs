@@ -24,8 +24,7 @@ fn without_a_lease_a_promise_gives_no_right() {
     assert_eq!(two.roles(), [(Role::Sole, 3), (Role::Standby, 3)]);
 }
 
-/// A wire speaks for the connections of dead workers beside a living primary. The test checks when its right to
-/// do so ends.
+/// A wire speaks for the connections of dead workers beside a living primary. The test checks when the wire's right to speak for them ends.
 #[test]
 fn a_wire_may_speak_only_as_long_as_its_primary_has_heard_it() {
     let lease = Duration::from_millis(300);
@@ -81,8 +80,8 @@ fn a_new_agent_of_the_wire_has_no_lease_until_its_peer_has_heard_it() {
     assert!(two.nodes[1].service(0).right_ends_at() > Some(two.now));
 }
 
-/// The wire's agent stands still. The primary sends a heartbeat that says that it leaves. The heartbeat waits in the socket of the wire's
-/// agent. The primary hears nothing from the wire, and goes on alone. Then the wire's agent continues, and reads the old heartbeat.
+/// The wire's agent stands still. The primary sends a heartbeat that says that the primary leaves. The heartbeat waits in the socket of the
+/// wire's agent. The primary hears nothing from the wire, and goes on alone. Then the wire's agent continues, and reads the old heartbeat.
 #[test]
 fn a_wire_that_stood_still_does_not_follow_an_old_word() {
     for arbiter in [Arbiter::FailStop, Arbiter::Witness] {

@@ -34,7 +34,7 @@ impl Two {
         }
     }
 
-    /// Shows the peer that this node's heartbeat also comes over the service's network, if that works.
+    /// Shows the peer that this node's heartbeat also comes over the service's network, if this network works.
     pub(super) fn show(&mut self, index: usize) {
         if self.paths.has_link && !self.paths.mute[index] {
             self.nodes[1 - index].handle(self.now, 0, ServiceInput::Sign { at: self.now });
@@ -52,7 +52,7 @@ impl Two {
         }
     }
 
-    /// A node's service cable is pulled, or plugged in.
+    /// Plugs in or pulls the node's cable to the service's network.
     fn set_cable(&mut self, index: usize, is_in: bool) -> &mut Self {
         self.paths.mute = [!is_in; 2];
         if let Some(answers) = &mut self.paths.answers {

@@ -400,7 +400,7 @@ fn an_adoption_that_waits_becomes_part_of_the_takeover_of_all() {
     let ready = done
         .iter()
         .position(|(action, _)| matches!(action, Action::Service(_, ServiceAction::MakeReady { .. })));
-    assert!(gate < ready, "what was begun goes on behind the gate: {done:?}");
+    assert!(gate < ready, "steps continue only behind the gate: {done:?}");
 }
 
 /// Only the five steps for an idle connection can wait. On an idle connection neither the client nor the server waits for anything.

@@ -189,8 +189,8 @@ impl<'a> SizeLine<'a> {
         Self { digits, rest }
     }
 
-    /// The size that the digits say; `None` without digits, or if the bytes after the digits are not allowed there. A CR or LF
-    /// that does not end the line is not allowed: receivers disagree about where such a line ends.
+    /// Returns the size that the digits give. Returns `None` if there are no digits, or if the bytes after the digits are not allowed
+    /// there. A CR or LF that does not end the line is not allowed: receivers disagree about where such a line ends.
     pub fn size(self) -> Option<u64> {
         let cut = self.rest.strip_suffix(b"\r").unwrap_or(self.rest);
         let rest = self.rest.strip_suffix(b"\r\n").unwrap_or(cut);

@@ -14,7 +14,7 @@ pub(super) struct Continued {
     client: ClientPosition,
 }
 
-/// Where the client stands in the same body, relative to the application.
+/// The client's position in the same body, relative to the application's position.
 enum ClientPosition {
     /// At the same payload byte, but with other chunk boundaries.
     Apart(ChunkPosition),
@@ -194,10 +194,10 @@ impl Ahead {
     }
 }
 
-/// Completes a size line of which the client has `said`. `in_chunk` more payload bytes belong to the application's chunk. If the
-/// line can be completed to that number, the client's and the application's chunk end at the same place. Otherwise the
-/// digits in `said` become the length of the client's chunk. The size that the primary was sending begins with these digits, so
-/// the primary's body has at least that many more bytes.
+/// Completes a size line of which the client has `said`. `in_chunk` more payload bytes belong to the application's chunk. If the line can
+/// be completed to that number, the client's and the application's chunk end at the same place. Otherwise the digits in `said` become the
+/// length of the client's chunk. The size that the primary was sending begins with these digits, so the rest of the primary's body is at
+/// least as long as they say.
 fn open_chunk(said: &[u8], in_chunk: u64, to_client: &mut Vec<u8>) -> Result<ClientPosition, HttpMismatch> {
     let line = SizeLine::split(said);
     let size = format!("{in_chunk:x}");

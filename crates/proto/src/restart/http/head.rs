@@ -48,7 +48,7 @@ impl Method {
 #[derive(Debug)]
 pub(super) struct RequestHead {
     pub method: Method,
-    /// The client does not want the connection to end with this exchange.
+    /// The client wants the connection to stay open after this exchange.
     pub persists: bool,
     /// The request has an Idempotency-Key (draft-ietf-httpapi-idempotency-key-header §2).
     pub has_key: bool,
@@ -95,7 +95,7 @@ impl RequestHead {
 #[derive(Debug)]
 pub(super) struct ReplyHead {
     pub status: u16,
-    /// The server does not mean to end the connection with this exchange.
+    /// The connection stays open after this reply, as far as the reply says.
     pub persists: bool,
     /// `None` if the message ends with its header section.
     pub body: Option<Body>,

@@ -34,7 +34,7 @@ enum LastReplyState {
     /// No suitable reply yet.
     #[default]
     Looking,
-    /// The last reply is being sent. The application gets no more input.
+    /// The last reply is being sent. The application gets no further input.
     Saying,
     /// The last reply is complete.
     Said,

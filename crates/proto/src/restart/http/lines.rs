@@ -227,8 +227,9 @@ impl<'a> Candidates<'a> {
         Some(self.0.remove(index))
     }
 
-    /// The next line that is not volatile. Lines that are not volatile must be in the same order in the log and in the regenerated section.
-    /// The blank line is the last of these lines, so it matches only if none of the others is missing in the log.
+    /// Returns the index of the next regenerated line that is not volatile. Lines that are not volatile must be in the same order in the
+    /// log and in the regenerated section. The blank line is the last of these lines, so a logged blank line matches only after all others
+    /// have matched.
     fn first_fixed(&self) -> Option<usize> {
         self.0.iter().position(|candidate| candidate.rule.is_none())
     }
@@ -246,7 +247,8 @@ impl<'a> Candidates<'a> {
     }
 }
 
-/// The rest of a cut line, taken from its counterpart by position. Only the line's end if the counterpart is shorter.
+/// Returns the rest of the cut line `tail`: the bytes of its counterpart from the same position on. If the counterpart is shorter, the rest
+/// is only the line's end.
 fn splice(tail: &[u8], counterpart: &[u8]) -> Vec<u8> {
     if tail.ends_with(b"\r") {
         return b"\n".to_vec();

@@ -39,7 +39,7 @@ impl Rest {
         let takes_ranges = values("accept-ranges")
             .flat_map(elements)
             .any(|unit| unit.eq_ignore_ascii_case(b"bytes"));
-        // A partial reply has its own digest (RFC 9530 §2). This digest differs from that of the whole reply, so the two cannot be
+        // A partial reply has its own digest (RFC 9530 §2). This digest differs from the digest of the whole reply, so the two cannot be
         // compared.
         let is_other = ["content-encoding", "content-digest", "content-md5", "digest"];
         let is_other = is_other.into_iter().any(|field| values(field).next().is_some());

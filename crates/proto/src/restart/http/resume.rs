@@ -66,7 +66,8 @@ pub struct ReplyPrefix {
 }
 
 impl ReplyPrefix {
-    /// Whether the client already has an interim reply of this status that no regenerated one has matched yet. If so, decrements the count.
+    /// Whether the client already has an interim reply of this status that no regenerated reply has matched yet. If so, decrements the
+    /// count.
     pub(super) fn has_interim(&mut self, status: u16) -> bool {
         let known = self
             .interim
@@ -81,8 +82,8 @@ impl ReplyPrefix {
 pub struct BodyPrefix {
     /// Payload bytes, without framing.
     pub bytes: u64,
-    /// The hash of these payload bytes, big endian. They are split into blocks of 16 KiB, the last one shorter. The XXH3-128 of
-    /// each block is hashed together with the hash of all blocks before it.
+    /// The hash of these payload bytes, big endian. The payload is split into blocks of 16 KiB; the last block may be shorter. The XXH3-128
+    /// of each block is hashed together with the hash of all blocks before it.
     pub digest: [u8; 16],
     /// The client's place in the body's framing.
     pub position: BodyPosition,
@@ -91,11 +92,11 @@ pub struct BodyPrefix {
 /// A part of the input, and the header lines that are inserted into it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feed {
-    /// Where the part begins.
+    /// Offset at which the part begins.
     pub from: Offset,
-    /// Where the part ends; `None`: it includes all later input.
+    /// Offset at which the part ends. `None`: the part includes all later input.
     pub until: Option<Offset>,
-    /// Where [`MARK`] is inserted: after the request line of each request that is executed again.
+    /// Offsets at which [`MARK`] is inserted: after the request line of each request that is executed again.
     pub marks: Vec<Offset>,
     /// Header fields that are inserted after the first [`MARK`]. May be empty.
     pub fields: Vec<u8>,

@@ -23,7 +23,7 @@ pub enum RequestRefusal {
     NotRepeatable,
     /// A second server failed while it executed the request, so the request is not executed a third time.
     Quarantined,
-    /// There is no second server.
+    /// The survivor's application cannot be connected to.
     Unreachable,
 }
 

@@ -74,7 +74,7 @@ const fn bit(method: Method) -> u16 {
 /// How unanswered requests are handled after a takeover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
-    /// Which unanswered requests are executed again.
+    /// The rule that says which unanswered requests are executed again.
     pub reexecute: Reexecute,
     /// If a reply was cut and a strong ETag identifies its content, ask the application only for the rest
     /// ([`Rest`](super::Rest)).

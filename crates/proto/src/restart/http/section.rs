@@ -12,7 +12,7 @@ pub(super) const FIELDS_MAX: usize = 128;
 /// Reasons to refuse a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum HttpFault {
-    /// Content-Length beside Transfer-Encoding, or several lengths: the two ends may see different bodies.
+    /// Content-Length beside Transfer-Encoding, or several lengths: client and server may see different bodies.
     #[error("the message's length is given twice")]
     AmbiguousLength,
     /// A line of a request ends in LF without CR. Some receivers take the LF for the line's end, others for a part of the line
@@ -34,7 +34,7 @@ pub enum HttpFault {
     /// The header section is not HTTP/1.
     #[error("the header does not parse: {0}")]
     Syntax(#[from] httparse::Error),
-    /// A Transfer-Encoding other than `chunked` alone, either in a request or in a reply that mentions `chunked`. Also any
+    /// The Transfer-Encoding is not exactly `chunked`, and the message is a request, or a reply whose codings mention `chunked`. Also any
     /// Transfer-Encoding in HTTP/1.0 (RFC 9112 §6.1).
     #[error("unclear boundary: the Transfer-Encoding gives no length that all receivers agree on")]
     TransferEncoding,

@@ -133,9 +133,9 @@ impl Tracker {
         has_shed
     }
 
-    /// The restart point: input before it is no longer needed. It is the start of the first request that would be executed again.
-    /// Without such a request, it is the start of the request whose header is incomplete, else the end of the input. It never
-    /// moves back.
+    /// Returns the restart point: input before this offset is no longer needed. The restart point is the start of the first request that
+    /// would be executed again. Without such a request, it is the start of a request whose header is incomplete. Without an incomplete
+    /// header, it is the end of the input. The restart point never moves back.
     pub fn restart_input(&self) -> Offset {
         if !matches!(self.state, TrackerState::Following) {
             return self.input;
@@ -160,7 +160,7 @@ impl Tracker {
     /// Whether a client would not notice a takeover now: no request would be refused and no reply cut.
     ///
     /// # Errors
-    /// Why a client would notice it. [`HttpReason`] says which of the reasons are temporary.
+    /// Why a client would notice the takeover. [`HttpReason`] says which of the reasons are temporary.
     pub fn protection(&self) -> Result<(), HttpReason> {
         match &self.state {
             TrackerState::Finished => return Ok(()),
@@ -174,7 +174,7 @@ impl Tracker {
     /// Whether the output can go on.
     ///
     /// # Errors
-    /// Why it cannot. The client must then see the connection end.
+    /// Why the output cannot go on. The client must then see the connection end.
     pub fn resumes(&self) -> Result<(), HttpReason> {
         if let TrackerState::Refused(reason, _) = &self.state {
             return Err(reason.clone());
@@ -252,7 +252,7 @@ impl Tracker {
         }
     }
 
-    /// The part of the current reply that the first request asks for when it is executed again; `None`: all of it.
+    /// Returns the part of the current reply's body that the first request asks for when it is executed again. `None`: the whole body.
     fn rest(&self) -> Option<Rest> {
         let Replying::Body(reply) = &self.replying else {
             return None;
@@ -267,7 +267,7 @@ impl Tracker {
         self.has_exchanged
     }
 
-    /// Why the streams can no longer be followed, if so. Permanent.
+    /// Returns the reason if the streams can no longer be followed. This state is permanent.
     pub fn refusal(&self) -> Option<&HttpReason> {
         match &self.state {
             TrackerState::Refused(reason, _) => Some(reason),
@@ -275,7 +275,8 @@ impl Tracker {
         }
     }
 
-    /// Where another protocol has begun, if that is the reason for the refusal. Returned only once.
+    /// Returns the point at which another protocol has begun, if the other protocol is the reason for the refusal. Later calls return
+    /// `None`.
     pub fn take_switched(&mut self) -> Option<Switched> {
         match &mut self.state {
             TrackerState::Refused(_, switched) => switched.take().map(|switched| *switched),
@@ -302,7 +303,7 @@ impl Tracker {
         self.unanswered.len()
     }
 
-    /// Heap memory of the tracker in bytes. Close to none while the connection is idle or cannot be restarted.
+    /// Heap memory of the tracker in bytes. Close to 0 while the connection is idle or cannot be restarted.
     pub fn memory(&self) -> usize {
         let receiving = match &self.receiving {
             Receiving::Head { bytes, .. } => bytes.capacity(),
@@ -317,7 +318,7 @@ impl Tracker {
         receiving + replying + self.unanswered.memory() + interim
     }
 
-    /// Whether no HTTP was exchanged, and a restart would be fed all of the input.
+    /// Whether no HTTP was exchanged and all of the input is still kept for a restarted application.
     fn is_at_start(&self) -> bool {
         !self.has_exchanged && self.unanswered.is_empty() && self.restart_input() == Offset::ZERO
     }
@@ -435,7 +436,7 @@ impl Tracker {
         Ok(())
     }
 
-    /// `rest` is the output after the header. If `rest` has the whole body, as it often has, nothing of the body needs to be remembered.
+    /// `rest` is the output after the header. It often has the whole body, so that nothing of the body needs to be remembered.
     fn on_reply_head(&mut self, head: Cow<'_, [u8]>, rest: &mut &[u8]) -> Result<(), HttpReason> {
         let to_head = self
             .unanswered

@@ -61,7 +61,7 @@ impl RequestQueue {
 
 #[derive(Debug)]
 pub(super) struct Unanswered {
-    /// Where the request begins in the input.
+    /// Offset in the input at which the request begins.
     pub start: Offset,
     pub label: Box<str>,
     pub method: Method,
@@ -86,7 +86,7 @@ enum Repeatability {
 }
 
 impl Unanswered {
-    /// The request with this header section, and the body that follows.
+    /// Returns the request with this header section, and the body that follows, if any.
     pub fn new(start: Offset, head: &[u8], request: RequestHead, rule: Reexecute) -> (Self, Option<Body>) {
         let line = memchr::memchr(b'\n', head).map_or(head.len(), |feed| feed + 1);
         let is_allowed = rule.allows(request.method, request.has_key);
@@ -107,7 +107,7 @@ impl Unanswered {
         (new, request.body)
     }
 
-    /// Why the request cannot be executed again, if so.
+    /// Returns the reason if the request cannot be executed again.
     pub fn barrier(&self) -> Option<HttpReason> {
         match self.repeat {
             Repeatability::Allowed => None,
@@ -121,7 +121,7 @@ impl Unanswered {
         self.repeat == Repeatability::Allowed && !self.answered
     }
 
-    /// Where the header fields begin in the input.
+    /// Returns the offset in the input at which the header fields begin.
     pub fn fields(&self) -> Offset {
         self.start + u64::from(self.line)
     }

@@ -16,7 +16,7 @@ fn events() -> impl Strategy<Value = Vec<ComparisonEvent>> {
     proptest::collection::vec(event, 0..60)
 }
 
-/// Feeds both streams piece by piece. Returns how many bytes of each were fed.
+/// Feeds both streams piece by piece. Returns the number of bytes that were fed from each stream.
 fn compare(
     comparison: &mut Comparison,
     primary: &[u8],

@@ -65,7 +65,7 @@ pub enum CloseReason {
     PeerAborted(Vec<ErrorCause>),
     /// The peer did not answer, or was not heard in too many timeouts.
     Unreachable,
-    /// The peer broke the protocol, or its data does not fit the buffer. It was told this cause.
+    /// The peer broke the protocol, or its data does not fit the buffer. The peer was told this cause.
     Violated(ErrorCause),
     /// The cookie was stale twice.
     StaleCookie,
@@ -121,7 +121,7 @@ pub enum SctpSendError {
     /// The stream does not exist.
     #[error("there is no outbound stream {0}")]
     NoStream(u16),
-    /// The message could never be received, since it is larger than the buffers.
+    /// The message is longer than half of this end's send buffer, or than half of the peer's receive buffer.
     #[error("the message exceeds {0} bytes, the limit set by the buffers")]
     TooLarge(usize),
     /// The send buffer is full. Try again after an acknowledgement.
@@ -144,7 +144,7 @@ pub struct AssociationCounts {
     pub old_sacks: u64,
     /// Replies dropped because too many waited.
     pub dropped: u64,
-    /// Errors of the peer that were not reported to it, because the handshake was not done or their source address is not confirmed.
+    /// Errors of the peer that were not reported to the peer, because the handshake was not done or the source address was not confirmed.
     pub unreported: u64,
 }
 
@@ -194,7 +194,7 @@ pub struct Association {
     local_port: u16,
     peer_port: u16,
     local_tag: u32,
-    /// 0 until the peer has told it.
+    /// The tag that packets to the peer carry. 0 until the peer has told it.
     peer_tag: u32,
     local_tsn: Tsn,
     own_addresses: Vec<IpAddr>,
@@ -352,7 +352,7 @@ impl Association {
         self.state == AssociationState::Closed && has_left
     }
 
-    /// Makes a destination the primary one. Ignored if it does not exist or is not known to belong to the peer.
+    /// Makes `path` the primary destination. Ignored if there is no such destination, or if it is not known to belong to the peer.
     pub fn set_primary(&mut self, path: PathId) {
         let paths = self.paths.all();
         if paths.get(path.index()).is_some_and(Destination::is_confirmed) {
@@ -370,7 +370,7 @@ impl Association {
         !self.events.is_empty()
     }
 
-    /// Whether events wait of which the endpoint was not told yet. After this call, the endpoint counts as told.
+    /// Whether events wait that the endpoint does not know of yet. After this call, the endpoint counts as told.
     pub(super) fn take_unknown_news(&mut self) -> bool {
         self.has_news() && !std::mem::replace(&mut self.is_news_known, true)
     }

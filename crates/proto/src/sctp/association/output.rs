@@ -179,7 +179,8 @@ impl Association {
             waits |= !may && destination.errors() == 0;
             may.then_some((path, true))
         });
-        // New data waits until the marked chunks were sent (RFC 9260 §6.1 C), except for chunks to a destination that does not answer.
+        // New data waits until the marked chunks were sent (RFC 9260 §6.1 C). It does not wait for marked chunks whose destination does not
+        // answer.
         if marked.is_some() || waits {
             return marked;
         }
@@ -212,7 +213,7 @@ impl Association {
         }
     }
 
-    /// `bytes` bytes of data went to `path`. Probes that measure the other destinations may then use a fraction of as many bytes.
+    /// `bytes` bytes of data went to `path`. Probes that measure the other destinations may then use a fraction of this number of bytes.
     fn earn(&mut self, path: PathId, bytes: u32) {
         if self.measures {
             for other in self.paths.ids().filter(|other| *other != path) {
@@ -255,7 +256,7 @@ fn heartbeat_chunk(path: PathId, nonce: u64) -> SctpChunk {
     SctpChunk::Heartbeat(Bytes::from(info))
 }
 
-/// Destination of a marked chunk that was sent to `last` (RFC 9260 §6.4).
+/// Returns the destination of a marked chunk whose last transmission went to `last` (RFC 9260 §6.4).
 fn retransmission_path(
     config: &SctpConfig,
     paths: &PathTable,

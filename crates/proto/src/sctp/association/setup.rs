@@ -42,7 +42,7 @@ pub(in crate::sctp) struct AssociationNames {
 }
 
 impl Association {
-    /// The caller's end: INIT goes to the first of the peer's addresses. `addresses` are this end's.
+    /// Makes the caller's end. The INIT goes to the first address in `peer`. `addresses` are this end's addresses.
     pub(in crate::sctp) fn connect(
         config: SctpConfig,
         secret: SctpSecret,
@@ -79,7 +79,7 @@ impl Association {
         self.call_key = key;
     }
 
-    /// The called end: the cookie that this endpoint made came back from `from`.
+    /// Makes the called end: the cookie that this endpoint made came back from `from`.
     pub(in crate::sctp) fn accept(
         config: SctpConfig,
         secret: SctpSecret,
@@ -159,7 +159,7 @@ impl Association {
             .map(Destination::address)
             .collect();
         let mut addresses = peer.addresses.clone();
-        // The application chose the called addresses. The one that answers becomes the primary destination.
+        // The application chose the called addresses. The called address that answers becomes the primary destination.
         let answers = |address: &IpAddr| *address == answerer && called.contains(address);
         let first = addresses.iter().position(answers);
         let first = first.or_else(|| addresses.iter().position(|address| called.contains(address)));
@@ -325,7 +325,7 @@ impl Association {
                 true
             }
             // C: the cookie belongs to a call that a later call has overtaken. B after the handshake: the cookie belongs to another call of
-            // the peer than the one that made the association. Other combinations have no explanation.
+            // the peer, not to the call that made the association. Other combinations have no explanation.
             (true, false, _) | (false, _, _) => {
                 self.counts.misplaced += 1;
                 false
@@ -413,7 +413,7 @@ impl Association {
         (names, self.peer_tag)
     }
 
-    /// Addresses of an INIT that are not the peer's (RFC 9260 §5.2.2).
+    /// Returns the addresses of an INIT that are not known as addresses of the peer (RFC 9260 §5.2.2).
     pub(in crate::sctp) fn new_addresses(&self, terms: &InitTerms) -> Vec<InitParameter> {
         let is_new = |address: &&IpAddr| !self.has_address(**address);
         let new = terms.addresses.iter().filter(is_new);

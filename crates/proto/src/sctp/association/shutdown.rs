@@ -10,7 +10,7 @@ use crate::sctp::destination::PathId;
 use crate::sctp::state::{AssociationState, StateEvent};
 use crate::sctp::tsn::Tsn;
 
-/// The shutdown is given up after this many RTO.Max (T5-shutdown-guard).
+/// Multiple of RTO.Max after which the shutdown is given up (T5-shutdown-guard).
 const GUARD_RTOS: u32 = 5;
 
 impl Association {
@@ -25,7 +25,7 @@ impl Association {
         self.on_progress(now);
     }
 
-    /// Sends the next message of a shutdown once all data is acknowledged.
+    /// Sends the next chunk of a shutdown once all data is acknowledged.
     pub(super) fn on_progress(&mut self, now: Instant) {
         if !self.sender.is_empty() {
             return;

@@ -11,7 +11,7 @@ pub enum FailoverEvent {
     ProbeTimeout,
     /// The unused primary fails, and another destination is active.
     ProbeFailed,
-    /// A destination fails, and none is active.
+    /// A destination fails, and no destination is active.
     LastFailed,
     /// The primary answers.
     PrimaryAnswers,
@@ -24,19 +24,19 @@ pub enum FailoverEvent {
 /// Destination of new data after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailoverMove {
-    /// As before.
+    /// The same destination as before.
     Stay,
     /// The primary.
     Primary,
-    /// The next destination in the ring that has not failed, or the next one if all have.
+    /// The next destination in the ring that has not failed. If all have failed, the next destination.
     Next,
     /// The next destination in the ring, failed or not.
     Hop,
     /// The destination that answered.
     Answerer,
-    /// As before, and this destination is the primary from now on.
+    /// The same destination as before, which is the primary from now on.
     Promote,
-    /// The best by the states of the destinations (RFC 7829 §3.2).
+    /// The best destination, judged by the states of all destinations (RFC 7829 §3.2).
     Rank,
 }
 

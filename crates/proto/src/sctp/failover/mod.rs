@@ -1,5 +1,5 @@
-//! The failover policies, which decide where new data goes: those of the paper (Caro, Amer, Stewart, "Rethinking End-to-End Failover with
-//! Transport Layer Multihoming"), that of RFC 7829, and one beyond them.
+//! The failover policies, which decide where new data goes: the policies of the paper (Caro, Amer, Stewart, "Rethinking End-to-End Failover
+//! with Transport Layer Multihoming"), the policy of RFC 7829, and [`FailoverPolicy::Informed`].
 //!
 //! A policy is a table: state and event in, state and [`event::FailoverMove`] out. [`FailoverState`] holds the state. `paths` translates
 //! timeouts and answers into events, and carries out the move.

@@ -8,9 +8,9 @@
 //!   seconds per packet:                                   RTT · √(2p/3) + RTO.Min · 32p³   (Padhye et al.)
 //! ```
 //!
-//! The first term alone is the paper's simplified model, but with b = 1 instead of 2: when packets are lost, every packet is acknowledged by
-//! itself. The second term is the time that a path loses in timeouts. Without this term, a
-//! slow path with few losses would seem worse than it is, compared with a fast path that loses 5 % and more.
+//! The first term alone is the paper's simplified model, but with b = 1 instead of 2 packets per acknowledgement: when packets are lost,
+//! every packet is acknowledged by itself. The second term is the time that a path loses in timeouts. Without this term, a slow path with
+//! few losses would seem worse than it is, compared with a fast path that loses 5 % and more.
 //!
 //! Heartbeats of an idle path cost less than [`BUDGET`] of the bytes of data. A path is judged after [`SAMPLES_MIN`] samples. The primary
 //! changes only if the other path carries [`MARGIN`] times as much, so noise does not move it back and forth. A path that is much better is
@@ -28,10 +28,10 @@ pub const CAUTIOUS_SAMPLES_MIN: f64 = 20.0;
 pub const MARGIN: f64 = 1.05;
 /// Number of samples that the estimate remembers. Older samples fade.
 const MEMORY: f64 = 4000.0;
-/// A round-trip time measured with data may exceed the least one. Then the least one rises by the difference divided by this number,
-/// because the route may have become longer. It rises slowly, because acknowledgements may be delayed.
+/// A round-trip time measured with data may exceed the least round-trip time. Then the least time rises by the difference divided by this
+/// number, because the route may have become longer. It rises slowly, because acknowledgements may be delayed.
 const DATA_RTT_RISE: u32 = 256;
-/// The same for samples of heartbeats. Their answers are not delayed, and an idle path has few of them.
+/// The same for round-trip times measured with heartbeats. Answers to heartbeats are not delayed, and an idle path has few samples.
 const HEARTBEAT_RTT_RISE: u32 = 8;
 
 /// Counts of what was sent on a path and what was lost, fading.
@@ -62,14 +62,15 @@ impl LossCount {
         (self.lost.max(0.5) / self.sent.max(1.0)).min(1.0)
     }
 
-    /// A lower bound of the lost part: a standard deviation and two losses below what was seen, but at least a quarter of it. The two
-    /// losses are subtracted because the first losses come in bunches, at timeouts. As in `rate`, at least half a loss is assumed.
+    /// A lower bound of the lost part: a standard deviation and two losses below the measured losses, but at least a quarter of these
+    /// losses. The two losses are subtracted because the first losses come in bunches, at timeouts. As in `rate`, at least half a loss is
+    /// assumed.
     fn rate_at_least(&self) -> f64 {
         let lost = self.lost.max(0.5);
         (lost - lost.sqrt() - 2.0).max(0.25 * lost) / self.sent.max(lost)
     }
 
-    /// An upper bound of the lost part: two standard deviations above what was seen. If nothing was lost, two losses are assumed.
+    /// An upper bound of the lost part: two standard deviations above the measured losses. If nothing was lost, two losses are assumed.
     fn rate_at_most(&self) -> f64 {
         ((self.lost + 2.0 * (self.lost + 1.0).sqrt()) / self.sent.max(1.0)).min(1.0)
     }
@@ -87,8 +88,9 @@ pub struct PathQuality {
 }
 
 impl PathQuality {
-    /// A chunk of data was acknowledged after `sample`. Acknowledgements of data may be delayed, answers to heartbeats are not. So mean
-    /// round-trip times of two paths could not be compared: with a small window, the path in use would seem to be slower by a third.
+    /// A chunk of data was acknowledged after `sample`. Paths are compared by their least round-trip times, not by the means:
+    /// acknowledgements of data may be delayed, answers to heartbeats are not. By its mean, a path in use would seem to be slower by a
+    /// third if its window is small.
     pub fn on_acknowledged(&mut self, sample: Duration) {
         self.on_measured(sample, DATA_RTT_RISE);
     }
@@ -127,18 +129,19 @@ impl PathQuality {
         (self.samples() >= SAMPLES_MIN).then(|| self.one_way(LossCount::rate))
     }
 
-    /// Packets per second that the path carries, by the model. `None` before it is known.
+    /// Packets per second that the path carries, by the model. `None` before there are enough samples.
     pub fn rate(&self, rtt: Option<Duration>, least_timeout: Duration) -> Option<f64> {
         model(rtt?, least_timeout, self.loss()?)
     }
 
-    /// The same for the path in use, from which data may move away: the packets per second that it carries at most.
+    /// As [`rate`](Self::rate), for the path in use, from which data may move away. Returns an upper bound, because the losses may be
+    /// fewer.
     pub fn held_rate(&self, rtt: Option<Duration>, least_timeout: Duration) -> Option<f64> {
         self.loss()?;
         model(rtt?, least_timeout, self.one_way(LossCount::rate_at_least))
     }
 
-    /// The same for a path to which data may move. If it has only few samples, the packets per second that it carries at least.
+    /// As [`rate`](Self::rate), for a path to which data may move. If the path has only few samples, returns a lower bound.
     pub fn promised_rate(&self, rtt: Option<Duration>, least_timeout: Duration) -> Option<f64> {
         let is_judged = self.samples() >= CAUTIOUS_SAMPLES_MIN;
         let at_most = || is_judged.then(|| self.one_way(LossCount::rate_at_most));

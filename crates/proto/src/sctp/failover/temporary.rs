@@ -62,7 +62,7 @@ impl TemporaryPhase {
                 UsedTimeout | ProbeTimeout | ProbeFailed | PrimaryAnswers | AlternateAnswers | ChangeOver,
             ) => (Self::I, Stay),
             (Self::II, ChangeOver) => (Self::I, Promote),
-            // The alternate in use is active, so another one that answers makes no difference.
+            // The alternate in use is active, so an answer of another alternate makes no difference.
             (Self::II, UsedTimeout | ProbeTimeout | ProbeFailed | AlternateAnswers) => (Self::II, Stay),
             (Self::II | Self::III, PrimaryAnswers) => (Self::I, Primary),
             (Self::III, AlternateAnswers) => (Self::II, Answerer),

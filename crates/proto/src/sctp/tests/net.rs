@@ -138,7 +138,7 @@ impl TestNet {
         self.set_fate(move |leaving| if is_lost(leaving) { vec![] } else { vec![DELAY] });
     }
 
-    /// `end` calls the other one.
+    /// `end` calls the other end.
     pub fn call(&mut self, end: usize) {
         let peer = [address(1 - end, 0)];
         self.ids[end] = Some(self.ends[end].connect(self.now, &peer, PORT).expect("a call"));
@@ -224,7 +224,7 @@ impl TestNet {
         self.now = until;
     }
 
-    /// Runs until both associations have ended, for an hour at most. Returns whether they have.
+    /// Runs until both associations have ended, for an hour at most. Returns whether both have ended.
     pub fn run_to_the_end(&mut self) -> bool {
         let until = self.now + Duration::from_secs(3600);
         while !self.ends.iter().all(SctpEndpoint::is_empty) {

@@ -29,8 +29,8 @@ fn detection(path_max_retrans: u32) -> u64 {
     }
 }
 
-/// Paper, section II and III.2: 63 s with PMR = 5, 15 s with 3, 123 s with 6. PMR = 0 needs one timeout. Delayed SACKs add up to a second,
-/// because new data waits for a SACK after each timeout.
+/// Paper, section II and III.2: 63 s with PMR = 5, 15 s with 3, 123 s with 6. PMR = 0 needs one timeout. Delayed SACKs add at most one
+/// second, because new data waits for a SACK after each timeout.
 #[test]
 fn a_failure_is_detected_after_pmr_and_one_timeouts() {
     let late = [(0, 1), (3, 15), (5, 63), (6, 123)].map(|(retrans, timeouts)| detection(retrans) - timeouts);
@@ -188,7 +188,7 @@ fn an_address_that_never_answered_gets_no_data() {
     assert!(net.sent_with(0, is_heartbeat).iter().any(|(_, path)| *path == 1));
 }
 
-/// Path 0 has failed. Twenty packets go to path 1, and the one numbered `lost` is lost. Returns the path of each packet with data, and the
+/// Path 0 has failed. Twenty packets go to path 1, and packet number `lost` is lost. Returns the path of each packet with data, and the
 /// time until all data has arrived.
 fn repair_on_the_last_path(retransmission: RetransmissionPolicy, lost: usize) -> (Vec<usize>, Duration) {
     let mut net = TestNet::connected(SctpConfig {

@@ -120,7 +120,7 @@ proptest! {
         }
     }
 
-    /// A peer that knows the tag may send anything: nothing panics, and the end does not send without end.
+    /// A peer that knows the tag may send anything: nothing panics, and the receiving end sends a bounded number of packets.
     #[test]
     fn any_chunks_are_survived(
         chunks in prop::collection::vec(prop_oneof![9 => chunk(), 1 => lone_chunk()], 1..40),

@@ -40,7 +40,10 @@ fn a_continued_reply_is_one_reply() {
             let again = continued(resume.clone(), regenerated, step);
             let streams =
                 |one: &Option<(Vec<u8>, HttpResumer)>| one.as_ref().map(|(stream, _)| stream.clone());
-            assert!(streams(&again) == streams(&whole), "pieces of {step} matter");
+            assert!(
+                streams(&again) == streams(&whole),
+                "the output depends on the size of the pieces: {step}"
+            );
         }
         let Some((continuation, resumer)) = whole else {
             return;
@@ -58,7 +61,7 @@ fn a_continued_reply_is_one_reply() {
         }
         let (_, cut) = final_reply(&said[begin.min(said.len())..], to_head[answered]);
         if matches!(cut.end, KawaEnd::Wrong) {
-            return; // the other parser refuses what the client had before, for example a status line without a space after the code
+            return; // the other parser refuses the bytes before the cut, for example a status line without a space after the code
         }
         let (_, told) = final_reply(&client[begin..], to_head[answered]);
         let (_, made) = final_reply(regenerated, to_head[answered]);
@@ -74,7 +77,7 @@ fn a_continued_reply_is_one_reply() {
         if made.status == 206 && told.status == 200 {
             assert!(
                 told.payload.ends_with(&made.payload),
-                "the part is the whole's end"
+                "the partial reply is the end of the whole reply"
             );
         } else {
             assert_eq!(told.status, made.status);

@@ -53,7 +53,7 @@ fn both_parsers_see_replies_end_at_the_same_places() {
         }
         let (mut at_once, _) = asked(requests).expect("as above");
         at_once.on_output(stream);
-        assert_eq!(at_once.resume(), tracker.resume(), "pieces do not matter");
+        assert_eq!(at_once.resume(), tracker.resume(), "pieces change the result");
 
         let mut begin = 0;
         for (at, &to_head) in to_head.iter().enumerate() {

@@ -18,7 +18,7 @@ fn ends(stream: &[u8]) -> (Vec<usize>, Option<HttpReason>) {
     }
     let mut at_once = Tracker::new(Rules::default());
     at_once.on_input(stream);
-    assert_eq!(at_once.resume(), tracker.resume(), "pieces do not matter");
+    assert_eq!(at_once.resume(), tracker.resume(), "pieces change the result");
     assert_eq!(at_once.restart_input(), tracker.restart_input());
     (ends, tracker.refusal().cloned())
 }

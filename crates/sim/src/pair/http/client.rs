@@ -157,7 +157,7 @@ impl HttpClient {
                 }
                 self.unanswered.pop_front();
                 if self.unanswered.is_empty() {
-                    self.withheld = None; // the server does not want it
+                    self.withheld = None; // the server has replied without asking for the body
                 }
                 check_head(&request, &head)?;
                 let is_empty = request.method == HttpMethod::Head
@@ -309,7 +309,7 @@ impl IncomingReply {
     }
 }
 
-/// Every line but `Date` must be the expected one, and `Date` must have the form that the nodes use.
+/// Checks a reply's header section: every line except `Date` must be as expected, and `Date` must have the form that the nodes use.
 fn check_head(request: &HttpRequest, head: &str) -> Result<(), String> {
     let mut lines: Vec<&str> = head.split("\r\n").collect();
     let sum = request

@@ -42,8 +42,8 @@ impl Ledger {
             .count()
     }
 
-    /// Violations in a run with any number of takeovers: a request that must not be repeated was executed again, or a
-    /// repetition was not marked as one. Requests whose id satisfies `is_excused` are left out.
+    /// Violations in a run with any number of takeovers: a request that must not be repeated was executed again, or a repeated execution
+    /// was not marked as such. Requests whose id satisfies `is_excused` are left out.
     pub fn violations_of_many(&self, is_excused: impl Fn(u64) -> bool) -> Vec<String> {
         let is_wrong = |executions: &&Vec<Execution>| {
             let unmarked = executions.iter().filter(|execution| !execution.is_marked).count();

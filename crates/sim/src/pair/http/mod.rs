@@ -197,7 +197,7 @@ impl HttpRequest {
 pub struct Manner {
     /// Number of the node.
     pub node: u64,
-    /// Seed of the node's dates and of the time that it takes for each request.
+    /// Seed of the node's dates and of the time that its server takes for each request.
     pub seed: u64,
     /// Seed of the node's chunk sizes.
     pub chunk_seed: u64,

@@ -42,7 +42,7 @@ enum PendingOutput {
         /// Earliest time of the reply.
         at: Instant,
     },
-    /// Half a reply or nothing, and then the end of the connection.
+    /// The server's death: the first bytes of a reply or nothing, and then the end of the connection.
     Death(HttpRequest),
 }
 
@@ -121,7 +121,7 @@ impl HttpServer {
             .mul_f64(f64::from(draw(self.manner.seed, request.body.seed, 256)) / 256.0)
     }
 
-    /// Queues the next piece of output; false if there is none now.
+    /// Queues the next piece of output. Returns false if no output is due now.
     fn say_more(&mut self, now: Instant) -> bool {
         if let Some((request, at)) = self.body.take() {
             self.say_body(request, at);

@@ -16,7 +16,7 @@ pub fn always() -> EdgeRecovery {
     }
 }
 
-/// Caching begins with the second missing heartbeat: what the thesis proposes (§3.3).
+/// Caching begins with the second missing heartbeat, as the thesis proposes (§3.3).
 pub fn suspected() -> EdgeRecovery {
     EdgeRecovery::default()
 }

@@ -87,7 +87,7 @@ impl RoutedNetwork {
         });
     }
 
-    /// Opens one more connection; returns it and the client's address.
+    /// Opens one more connection. Returns the client's endpoint, and the client's address and port.
     pub fn connect<A: App>(&mut self, app: A) -> (EndpointId, SocketAddr) {
         let local = SocketAddr::new(client_address(), self.next_port);
         self.next_port += 1;

@@ -31,7 +31,7 @@ pub fn drawn_pair(draw: &mut Draw, config: &SimPairConfig, connections: u64, spr
 }
 
 /// Runs `test` with each seed of `seeds`. The environment variable SEED selects a single seed instead, and prints the trace of its run.
-/// The variable SEEDS replaces the end of `seeds`. The test returns what is wrong.
+/// The variable SEEDS replaces the end of `seeds`. `test` returns the pair, and a list of what is wrong with the run.
 pub fn for_seeds(name: &str, seeds: Range<u64>, mut test: impl FnMut(u64, bool) -> (SimPair, Vec<String>)) {
     let number = |variable| {
         let text = std::env::var(variable).ok()?;

@@ -151,7 +151,7 @@ fn line(stream: &mut &[u8]) -> String {
 }
 
 proptest! {
-    /// If one byte differs in the part that the client already has, this is detected before any byte is passed on.
+    /// A byte that differs in the part that the client already has is detected before any byte is passed on.
     #[test]
     fn a_change_in_the_prefix_is_a_mismatch(chunks in any::<bool>(), cut in 0.01..1.0_f64, at in 0.0..1.0_f64, xor in 1..=255_u8, step in 1..50_usize) {
         let exchange = if chunks { with_chunks(|size| format!("{size:x}\r\n"), "\r\n") } else { with_length() };

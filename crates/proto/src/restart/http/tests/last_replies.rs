@@ -1,4 +1,4 @@
-//! Tests that a reply is made the last one of its connection, and that no request gets lost when it is.
+//! Tests that the filter makes a reply the last one of its connection, and that no request gets lost.
 
 use std::collections::VecDeque;
 
@@ -63,7 +63,7 @@ fn the_next_reply_of_every_framing_is_the_last_one() {
             let asked = conversation.exchanges[0].request.len();
             assert_eq!(
                 given, asked,
-                "{name}: what comes after it is not given to the application"
+                "{name}: the application gets no input after the first request"
             );
             let reply = conversation.exchanges[0].reply(DATES[0], 30);
             if name == "interim" {
@@ -71,7 +71,7 @@ fn the_next_reply_of_every_framing_is_the_last_one() {
                 assert_eq!(
                     said[..end],
                     reply[..end],
-                    "an interim reply says nothing of the end"
+                    "an interim reply does not announce the end of the connection"
                 );
                 assert_eq!(parts(&said[end..]), parts(&reply[end..]));
                 continue;
@@ -219,7 +219,7 @@ proptest! {
             prop_assert!(owed.is_empty());
         } else if given.len() < sent {
             // The last reply has begun.
-            prop_assert!(!rest.is_empty() && LAST.starts_with(rest), "until then all is given");
+            prop_assert!(!rest.is_empty() && LAST.starts_with(rest), "input is withheld only after the last reply has begun");
             prop_assert_eq!(answered + 1, asked);
             let whole: usize = requests[..asked].iter().map(Vec::len).sum();
             prop_assert_eq!(given.len(), whole, "no part of another request was given");

@@ -1,4 +1,4 @@
-//! Tests that a reply that was cut far from its beginning is continued by a range request for the rest of its body.
+//! Tests of range requests: a reply that was cut far from its beginning is continued by a request for the rest of its body.
 
 use proptest::prelude::*;
 
@@ -179,8 +179,8 @@ fn only_the_first_request_is_changed() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// For every cut, the client gets exactly the missing bytes. If one of the sent bytes that are requested again has changed, this is
-    /// detected.
+    /// For every cut, the client gets exactly the missing bytes. The range request asks again for some of the sent bytes. If one of these
+    /// bytes has changed, the change is detected.
     #[test]
     fn any_cut_is_continued_and_a_change_in_the_overlap_is_found(at in SAVES_MIN as usize + 32_768..LENGTH, change in 0.0..1.0_f64, xor in 1..=255_u8, step in 1..50_000_usize) {
         let tracker = cut(GET, FIELDS, at);

@@ -57,11 +57,11 @@ fn a_request_that_must_not_be_repeated_is_refused_or_cut_and_keeps_no_log() {
     assert_eq!(
         tracker.protection(),
         Ok(()),
-        "an incomplete header is nothing that could have been executed"
+        "a request with an incomplete header cannot have been executed"
     );
     tracker.on_input(&POST[20..POST.len() - 1]);
     assert_eq!(tracker.protection(), Err(HttpReason::NotRepeatable(Method::Post)));
-    assert_eq!(tracker.restart_input(), Offset(0), "the reply before it is owed");
+    assert_eq!(tracker.restart_input(), Offset(0), "the GET's reply is owed");
     let Ok(HttpResume::Again {
         requests, refused, ..
     }) = tracker.resume()
@@ -342,7 +342,7 @@ fn the_last_reply_finishes_the_connection() {
     assert_eq!(
         half_closed.resume(),
         Ok(HttpResume::Finished),
-        "nothing is owed and nothing comes"
+        "no reply is owed and no request can come"
     );
     let mut owed = tracker(GET, b"HTTP", 9);
     owed.on_input_end();

@@ -228,7 +228,7 @@ impl<'a> CutConnection<'a> {
         Offset(start(self.exchanges, index) as u64)
     }
 
-    /// Where the header fields of a request begin.
+    /// Returns the offset at which the header fields of a request begin.
     fn fields(&self, index: usize) -> Offset {
         let line = self.exchanges[index].head.find('\n').expect("a line") + 1;
         self.start(index) + line as u64
