@@ -113,6 +113,9 @@ impl<K: Kernel> Executor<K> {
                 until,
             }),
             ServiceAction::HoldInput { until } => kernel.hold_input(service, until),
+            ServiceAction::SendPart(part) => kernel.say(MessageToPeer::Part { service, part }),
+            ServiceAction::SendReceipt(receipt) => kernel.say(MessageToPeer::Receipt { service, receipt }),
+            ServiceAction::Exported { calls, outcome } => kernel.exported(service, &calls, &outcome),
             ServiceAction::Report(report) => kernel.report(core, service, &report),
         }
     }

@@ -7,6 +7,7 @@ use proto::action::StateSyncPhase;
 use proto::action::{Gate, Heartbeat, OperatorReport, ServiceIndex};
 use proto::census::PageQuery;
 use proto::connection::{Cap, Endpoint};
+use proto::export::{ExportOutcome, PartReceipt, SnapshotPart};
 use proto::node::Node;
 use proto::packet::Checksum;
 use proto::spill::LogPart;
@@ -51,6 +52,20 @@ pub enum MessageToPeer {
         service: ServiceIndex,
         /// The page.
         query: PageQuery,
+    },
+    /// Carries a part of a snapshot.
+    Part {
+        /// The service.
+        service: ServiceIndex,
+        /// The part.
+        part: SnapshotPart,
+    },
+    /// Answers a part of a snapshot.
+    Receipt {
+        /// The service.
+        service: ServiceIndex,
+        /// The answer.
+        receipt: PartReceipt,
     },
 }
 
@@ -113,6 +128,8 @@ pub trait Kernel {
     fn transmit(&mut self, packet: &[u8]);
     fn run_sync(&mut self, run: SyncRun);
     fn hold_input(&mut self, service: ServiceIndex, until: Option<Instant>);
+    /// Tells the application the outcome of its calls of `export_state`.
+    fn exported(&mut self, service: ServiceIndex, calls: &[u64], outcome: &ExportOutcome);
     /// Shows the report to the operator, and stores the part that the next agent must know.
     fn report(&mut self, node: &Node, service: ServiceIndex, report: &OperatorReport);
 

@@ -14,10 +14,12 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -356,6 +358,27 @@ fn find_one(state_dir: &Path, pid: Pid) -> anyhow::Result<Option<Retired>> {
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// The state that the application imports for the connection that comes from `peer`, from the keeper that relays this connection. `None`: no
+/// keeper relays it, or it began without a state.
+///
+/// # Errors
+/// A keeper that does not answer may be the one that relays the connection.
+pub fn import(state_dir: &Path, peer: SocketAddr) -> anyhow::Result<Option<Arc<[u8]>>> {
+    let retired = retired_pids(state_dir).context("looking for retired keepers")?;
+    let retired = retired
+        .into_iter()
+        .map(|pid| state_dir.join(format!("keeper-{pid}.sock")));
+    let mut outcome = Ok(None);
+    for socket in std::iter::once(state_dir.join(SOCKET)).chain(retired) {
+        match KeeperClient::connect(&socket).and_then(|mut keeper| keeper.import(peer)) {
+            Ok(None) => {}
+            Ok(state) => return Ok(state),
+            Err(error) => outcome = Err(error.into()),
+        }
+    }
+    outcome
 }
 
 /// The process numbers in the names of retired keepers' files.

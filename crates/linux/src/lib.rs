@@ -1,6 +1,7 @@
 //! The Linux kernel as Steadfast uses it: eBPF on the wire, TCP_REPAIR, addresses and routes, packet sockets. This crate
 //! carries out the decisions of `proto`. It has all unsafe code of the workspace.
 
+pub mod application;
 mod bpf;
 pub mod clock;
 pub mod edge;

@@ -365,7 +365,7 @@ pub fn acknowledged_so_far(socket: &impl AsRawFd) -> io::Result<Option<u64>> {
     Ok(is_delivering.then_some(info.tcpi_bytes_acked))
 }
 
-fn tcp_info(socket: &impl AsRawFd) -> io::Result<libc::tcp_info> {
+pub(crate) fn tcp_info(socket: &impl AsRawFd) -> io::Result<libc::tcp_info> {
     // SAFETY: plain integers, for which zeroes are valid.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = socklen_t::try_from(size_of_val(&info)).expect("a few bytes");

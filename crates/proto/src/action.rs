@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::Instant;
 use crate::census::PageQuery;
 use crate::connection::Cap;
+use crate::export::{ExportOutcome, PartReceipt, SnapshotPart};
 use crate::orphans::Orphans;
 use crate::path::PathWord;
 use crate::role::Role;
@@ -206,6 +207,17 @@ pub enum ServiceAction {
         client: SocketAddr,
         /// How far the client may send. `None`: as far as the primary allows.
         cap: Option<Cap>,
+    },
+    /// Send a part of a snapshot to the peer.
+    SendPart(SnapshotPart),
+    /// Answer a part of a snapshot.
+    SendReceipt(PartReceipt),
+    /// Tell the application the outcome of its calls of `export_state`.
+    Exported {
+        /// The calls.
+        calls: Vec<u64>,
+        /// Their outcome.
+        outcome: ExportOutcome,
     },
     /// Log an event for the operator.
     Report(OperatorReport),

@@ -14,6 +14,7 @@ use crate::accept::{self, Receiver, Rejected, SegmentVerdict};
 use crate::follower::Follower;
 pub use crate::packet::Opening;
 use crate::packet::{Segment, TcpOptions};
+use crate::restart::snapshot::{Snapshot, SnapshotStanding};
 pub use crate::spill::AtLimit;
 use crate::spill::LogFull;
 use crate::stream::{Inserted, OnShelf, Shelf, StreamLog};
@@ -437,6 +438,13 @@ impl Connection {
             return Effect::Closed;
         }
         Effect::Taken
+    }
+
+    /// The primary's application has exported a snapshot.
+    pub(crate) fn on_snapshot(&mut self, snapshot: Snapshot) -> SnapshotStanding {
+        let standing = self.follower.on_snapshot(snapshot, self.input.frontier());
+        self.release();
+        standing
     }
 
     /// Forgets input that is before the restart point and that the server has acknowledged, and output that the client has acknowledged. A

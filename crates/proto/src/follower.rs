@@ -10,6 +10,7 @@ use crate::Offset;
 use crate::restart::http::{BodyPosition, Feed, HttpResume, HttpResumer, Rules, Switched, Tracker, Volatile};
 use crate::restart::replay::{Repetition, ReplayTracker};
 use crate::restart::replica::{self, Comparison};
+use crate::restart::snapshot::{Snapshot, SnapshotStanding, SnapshotTracker};
 use crate::spill::LogFull;
 
 /// The restart policy of a service (DESIGN.md §2).
@@ -22,6 +23,8 @@ pub enum RestartPolicy {
     Replica,
     /// At a takeover an application gets the connection's input from its start. Its output is compared with the primary's, and dropped.
     Replay,
+    /// As `Replay`, but from the last state on that the primary's application has exported. The application imports this state.
+    Snapshot,
 }
 
 impl fmt::Display for RestartPolicy {
@@ -30,6 +33,7 @@ impl fmt::Display for RestartPolicy {
             Self::Http => "http",
             Self::Replica => "replica",
             Self::Replay => "replay",
+            Self::Snapshot => "snapshot",
         })
     }
 }
@@ -52,6 +56,8 @@ pub enum Follower {
     Replica(Box<Replica>),
     /// Policy `replay`.
     Replay(Box<ReplayTracker>),
+    /// Policy `snapshot`.
+    Snapshot(Box<SnapshotTracker>),
     /// The connection can no longer be restarted; nothing is followed.
     GivenUp,
 }
@@ -74,10 +80,14 @@ pub enum Restart {
         /// How much the replica's output is ahead of the primary's, or behind it.
         resume: replica::ReplicaResume,
     },
-    /// Feed a fresh application connection all of the in-log, and compare the output that it repeats.
+    /// Feed a fresh application connection the in-log from the restart point on, and compare the output that it repeats.
     Replay {
+        /// The restart point.
+        input_from: Offset,
         /// The output that the application must repeat.
         resume: Repetition,
+        /// The state that the application imports first. `None`: the restart point is the connection's start.
+        state: Option<Arc<[u8]>>,
     },
 }
 
@@ -205,6 +215,7 @@ impl Follower {
             RestartPolicy::Http => Self::Http(Tracker::new(rules), opaque),
             RestartPolicy::Replica => Self::Replica(Box::new(Replica::new(bound))),
             RestartPolicy::Replay => Self::Replay(Box::default()),
+            RestartPolicy::Snapshot => Self::Snapshot(Box::default()),
         }
     }
 
@@ -217,7 +228,7 @@ impl Follower {
     pub fn tracker(&self) -> Option<&Tracker> {
         match self {
             Self::Http(tracker, _) => Some(tracker),
-            Self::Replica(_) | Self::Replay(_) | Self::GivenUp => None,
+            Self::Replica(_) | Self::Replay(_) | Self::Snapshot(_) | Self::GivenUp => None,
         }
     }
 
@@ -225,7 +236,7 @@ impl Follower {
     pub fn replica(&self) -> Option<&Replica> {
         match self {
             Self::Replica(replica) => Some(replica),
-            Self::Http(..) | Self::Replay(_) | Self::GivenUp => None,
+            Self::Http(..) | Self::Replay(_) | Self::Snapshot(_) | Self::GivenUp => None,
         }
     }
 
@@ -233,7 +244,7 @@ impl Follower {
     pub fn replica_mut(&mut self) -> Option<&mut Replica> {
         match self {
             Self::Replica(replica) => Some(replica),
-            Self::Http(..) | Self::Replay(_) | Self::GivenUp => None,
+            Self::Http(..) | Self::Replay(_) | Self::Snapshot(_) | Self::GivenUp => None,
         }
     }
 
@@ -262,6 +273,7 @@ impl Follower {
             }
             Self::Replica(replica) => replica.comparison.on_primary(bytes),
             Self::Replay(tracker) => tracker.on_output(bytes),
+            Self::Snapshot(tracker) => tracker.on_output(bytes),
             Self::GivenUp => {}
         }
     }
@@ -290,6 +302,7 @@ impl Follower {
             Self::Http(tracker, _) => tracker.on_output_end(),
             Self::Replica(replica) => replica.comparison.on_primary_end(),
             Self::Replay(tracker) => tracker.on_output_end(),
+            Self::Snapshot(tracker) => tracker.on_output_end(),
             Self::GivenUp => {}
         }
     }
@@ -298,7 +311,7 @@ impl Follower {
     /// `acknowledged`.
     pub fn behind(&self, acknowledged: Offset) -> u64 {
         match self {
-            Self::Http(..) | Self::Replay(_) | Self::GivenUp => 0, // follows everything at once, or nothing
+            Self::Http(..) | Self::Replay(_) | Self::Snapshot(_) | Self::GivenUp => 0, // follows everything at once, or nothing
             Self::Replica(replica) => {
                 let unsaid = replica.comparison.surplus() - replica.comparison.replica_surplus();
                 acknowledged.since(replica.fed.min(acknowledged)) + unsaid as u64
@@ -307,12 +320,45 @@ impl Follower {
     }
 
     /// Bytes of memory besides the logs. With policy `http`: the state of unanswered requests. With a replica: the output by which one of
-    /// the two servers is ahead. Each has a bound of its own.
+    /// the two servers is ahead. With policy `snapshot`: the snapshots. Each has a bound of its own.
     pub fn memory(&self) -> usize {
         match self {
             Self::Http(tracker, _) => tracker.memory(),
             Self::Replica(replica) => replica.comparison.memory(),
+            Self::Snapshot(tracker) => tracker.memory(),
             Self::Replay(_) | Self::GivenUp => 0,
+        }
+    }
+
+    /// The primary's application has exported a snapshot. Input is logged up to `logged`.
+    pub fn on_snapshot(&mut self, snapshot: Snapshot, logged: Offset) -> SnapshotStanding {
+        match self {
+            Self::Snapshot(tracker) => tracker.on_snapshot(snapshot, logged),
+            Self::GivenUp => SnapshotStanding::Refused("the connection's log was given up".into()),
+            Self::Http(..) | Self::Replica(_) | Self::Replay(_) => {
+                SnapshotStanding::Refused("the service has another restart policy".into())
+            }
+        }
+    }
+
+    /// Whether a snapshot is the restart point.
+    pub fn has_restart_point(&self) -> bool {
+        matches!(self, Self::Snapshot(tracker) if tracker.state().is_some())
+    }
+
+    /// Where the snapshot with this number stands. `None`: it has not come.
+    pub fn standing(&self, number: u64) -> Option<SnapshotStanding> {
+        match self {
+            Self::Snapshot(tracker) => tracker.standing(number),
+            Self::Http(..) | Self::Replica(_) | Self::Replay(_) | Self::GivenUp => None,
+        }
+    }
+
+    /// The number of the snapshot that is the restart point, if it has become that since the last call.
+    pub fn take_reached(&mut self) -> Option<u64> {
+        match self {
+            Self::Snapshot(tracker) => tracker.take_reached(),
+            Self::Http(..) | Self::Replica(_) | Self::Replay(_) | Self::GivenUp => None,
         }
     }
 
@@ -327,6 +373,7 @@ impl Follower {
             Self::Http(tracker, _) => tracker.restart_input(),
             Self::Replica(replica) => replica.fed,
             Self::Replay(_) => Offset::ZERO,
+            Self::Snapshot(tracker) => tracker.restart_input(),
             Self::GivenUp => frontier,
         }
     }
@@ -336,7 +383,7 @@ impl Follower {
         match self {
             Self::Http(tracker, _) => tracker.drains(),
             Self::Replica(replica) => !replica.comparison.has_failed(),
-            Self::Replay(_) | Self::GivenUp => false,
+            Self::Replay(_) | Self::Snapshot(_) | Self::GivenUp => false,
         }
     }
 
@@ -345,7 +392,7 @@ impl Follower {
     pub fn shed(&mut self, full: LogFull) -> bool {
         match self {
             Self::Http(tracker, _) => tracker.shed(full),
-            Self::Replica(_) | Self::Replay(_) | Self::GivenUp => false,
+            Self::Replica(_) | Self::Replay(_) | Self::Snapshot(_) | Self::GivenUp => false,
         }
     }
 
@@ -357,7 +404,7 @@ impl Follower {
         match self {
             Self::Http(tracker, _) => tracker.protection().map_err(|reason| reason.to_string()),
             Self::Replica(replica) => replica.protection(),
-            Self::Replay(_) => Ok(()),
+            Self::Replay(_) | Self::Snapshot(_) => Ok(()),
             Self::GivenUp => Err("the connection's log was given up".into()),
         }
     }
@@ -398,7 +445,7 @@ impl Follower {
         match self {
             Self::Http(tracker, _) => tracker.resumes().map_err(|reason| reason.to_string()),
             Self::Replica(replica) => replica.protection(),
-            Self::Replay(_) => Ok(()),
+            Self::Replay(_) | Self::Snapshot(_) => Ok(()),
             Self::GivenUp => Err("the connection's log was given up".into()),
         }
     }
@@ -423,7 +470,14 @@ impl Follower {
                 })
             }
             Self::Replay(tracker) => Ok(Restart::Replay {
+                input_from: Offset::ZERO,
                 resume: tracker.repetition(),
+                state: None,
+            }),
+            Self::Snapshot(tracker) => Ok(Restart::Replay {
+                input_from: tracker.restart_input(),
+                resume: tracker.repetition(),
+                state: tracker.state().cloned(),
             }),
             Self::GivenUp => Err("the connection's log was given up".into()),
         }

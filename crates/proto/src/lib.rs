@@ -19,6 +19,7 @@ pub mod detector;
 mod diagram;
 mod doubt;
 pub mod edge;
+pub mod export;
 pub mod follower;
 pub mod learn;
 pub mod node;

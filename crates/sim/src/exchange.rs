@@ -1,6 +1,7 @@
 //! A test application. It sends bytes that the other side can check, and checks the bytes that it receives.
 
 use proto::Instant;
+use serde::{Deserialize, Serialize};
 
 use crate::host::App;
 use crate::tcp::TcpEndpoint;
@@ -18,7 +19,7 @@ pub struct Exchange {
 }
 
 /// A stream of bytes. The seed and the position determine a byte's value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeededStream {
     /// Streams with different seeds are different.
     pub seed: u64,

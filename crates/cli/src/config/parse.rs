@@ -123,6 +123,10 @@ fn node(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<NodeSettin
     let allowed = format!("an absolute path of at most {longest} bytes");
     let fits = |path: &str| (path.starts_with('/') && path.len() <= longest).then(|| PathBuf::from(path));
     let state_dir = table.optional("state_dir", text(&allowed, fits));
+    let longest = SOCKET_PATH - ".new".len();
+    let allowed = format!("an absolute path of at most {longest} bytes");
+    let fits = |path: &str| (path.starts_with('/') && path.len() <= longest).then(|| PathBuf::from(path));
+    let snapshot_socket = table.optional("snapshot_socket", text(&allowed, fits));
     table.end();
     let name = name?;
     let state_dir = state_dir.unwrap_or_else(|| Path::new(STATE_ROOT).join(&name));
@@ -130,6 +134,7 @@ fn node(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<NodeSettin
         name,
         state_dir,
         agent_timeout: Duration::from_millis(timeout),
+        snapshot_socket: snapshot_socket.unwrap_or_else(|| Path::new(STATE_ROOT).join("snapshots.sock")),
     })
 }
 
@@ -338,16 +343,14 @@ pub(super) fn interface(value: &DeValue<'_>) -> Result<String, String> {
     text(INTERFACE, |name| fits(name).then(|| name.to_owned()))(value)
 }
 
-const POLICIES: &str = "\"http\", \"replica\" or \"replay\"";
+const POLICIES: &str = "\"http\", \"replica\", \"replay\" or \"snapshot\"";
 
 fn policy(value: &DeValue<'_>) -> Result<RestartPolicy, String> {
     match value.as_str() {
         Some("http") => Ok(RestartPolicy::Http),
         Some("replica") => Ok(RestartPolicy::Replica),
         Some("replay") => Ok(RestartPolicy::Replay),
-        Some("snapshot") => Err(format!(
-            "the policy \"snapshot\" is not available yet; allowed: {POLICIES}"
-        )),
+        Some("snapshot") => Ok(RestartPolicy::Snapshot),
         _ => text(POLICIES, |_| None)(value),
     }
 }

@@ -48,6 +48,9 @@ pub struct NodeSettings {
     /// `agent_timeout_ms`: how long this node's agent may be away (crash, upgrade) before the peer treats the node
     /// as dead, 50 to 60,000 ms. Default 1,000 ms.
     pub agent_timeout: Duration,
+    /// `snapshot_socket`: the Unix socket at which applications of services with policy `snapshot` export and import their state. Default
+    /// `/run/steadfast/snapshots.sock`.
+    pub snapshot_socket: PathBuf,
 }
 
 /// `[peer]`: the other node of the pair.

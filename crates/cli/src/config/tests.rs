@@ -548,11 +548,7 @@ fn a_table_of_the_wrong_type_is_named() {
 }
 
 #[test]
-fn policies_and_commit_modes_of_the_design_that_are_not_there_are_refused_by_name() {
-    assert_one(
-        &with("policy", r#"policy = "snapshot""#),
-        r#"13: service[0].policy: the policy "snapshot" is not available yet; allowed: "http", "replica" or "replay""#,
-    );
+fn commit_modes_of_the_design_that_are_not_there_are_refused_by_name() {
     for mode in ["pr", "immediate"] {
         assert_one(
             &and(&format!("commit = {mode:?}\n")),

@@ -28,7 +28,7 @@ use crate::config::NodeRole;
 
 pub use client::{ControlClientError, connections, edge_status, order, restored, status, tunnel_status};
 pub use edge::{CounterStatus, EdgeStatus, StringStatus};
-pub use server::{Asker, Call, CallReply, ControlServer, ControlServerError};
+pub use server::{Asker, Call, CallReply, ControlServer, ControlServerError, ExportRequest};
 pub use tunnel::{TunnelAssociationStatus, TunnelPathStatus, TunnelServiceStatus, TunnelStatus};
 
 /// The path of the control socket of the node whose state directory is `state_dir`.

@@ -13,7 +13,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::sys::socket::{Shutdown, shutdown};
+use proto::action::ServiceIndex;
+use proto::export::ExportOutcome;
+use proto::service::ExportCall;
 use serde::Serialize;
+use tokio::sync::oneshot;
 
 use super::line::LineStream;
 use super::{
@@ -57,6 +61,21 @@ pub enum Call {
     Tunnel(CallReply<TunnelStatus>),
     /// Gives an order; an error says why it is refused.
     Order(Order, CallReply<Result<(), String>>),
+    /// An application exports its state.
+    Export(ExportRequest, oneshot::Sender<ExportOutcome>),
+    /// Asks whether another node serves the connections that a service had on this node.
+    HasMoved(ServiceIndex, oneshot::Sender<bool>),
+}
+
+/// An application's call of `export_state`.
+#[derive(Debug)]
+pub struct ExportRequest {
+    /// The service.
+    pub service: ServiceIndex,
+    /// The call. The run loop numbers it.
+    pub call: ExportCall,
+    /// Whether the application waits for the outcome. Otherwise the answer comes as soon as the run loop has the state.
+    pub waits: bool,
 }
 
 /// Sending end of the channel for the answer to a [`Call`].
@@ -130,6 +149,24 @@ impl Asker {
     /// As [`status`](Self::status).
     pub fn tunnel(&self) -> Result<TunnelStatus, String> {
         self.ask(Call::Tunnel)
+    }
+
+    /// Exports an application's state. `None`: the node is stopping.
+    pub async fn export(&self, request: ExportRequest) -> Option<ExportOutcome> {
+        let (reply, outcome) = oneshot::channel();
+        self.calls.send(Call::Export(request, reply)).ok()?;
+        (self.wake)();
+        outcome.await.ok()
+    }
+
+    /// Whether another node serves the connections that the service had on this node.
+    pub async fn has_moved(&self, service: ServiceIndex) -> bool {
+        let (reply, answer) = oneshot::channel();
+        if self.calls.send(Call::HasMoved(service, reply)).is_err() {
+            return false;
+        }
+        (self.wake)();
+        answer.await.unwrap_or(false)
     }
 
     fn ask<T>(&self, call: impl FnOnce(CallReply<T>) -> Call) -> Result<T, String> {
@@ -291,7 +328,7 @@ mod tests {
                 connections: Vec::new(),
             }),
             Call::Order(_, reply) => reply.send(Ok(())),
-            Call::Edge(_) | Call::Tunnel(_) => {}
+            Call::Edge(_) | Call::Tunnel(_) | Call::Export(..) | Call::HasMoved(..) => {}
         };
         Asker {
             calls,

@@ -26,7 +26,7 @@ use sha2::Sha256;
 use crate::config::SecretKey;
 
 /// The versions of the contents that this program speaks.
-pub const VERSIONS: RangeInclusive<u8> = 1..=3;
+pub const VERSIONS: RangeInclusive<u8> = 1..=4;
 
 const HEADER: usize = 40;
 const TAG: usize = 32;
@@ -50,6 +50,10 @@ pub enum FrameKind {
     Page = 5,
     /// A packet of the channel ([`proto::channel`]). The channel carries the messages of all other kinds except heartbeats.
     Channel = 6,
+    /// A part of a snapshot.
+    Part = 7,
+    /// The answer to `Part`.
+    Receipt = 8,
 }
 
 impl FrameKind {
@@ -61,9 +65,16 @@ impl FrameKind {
             Self::AskAll,
             Self::Page,
             Self::Channel,
+            Self::Part,
+            Self::Receipt,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == byte)
+    }
+
+    /// Whether the contents are in postcard's format instead of JSON, which would make a snapshot's bytes several times longer.
+    pub fn is_binary(self) -> bool {
+        matches!(self, Self::Part | Self::Receipt)
     }
 
     /// The first version that knows this kind.
@@ -72,6 +83,7 @@ impl FrameKind {
             Self::Heartbeat | Self::Ask | Self::Told => 1,
             Self::AskAll | Self::Page => 2,
             Self::Channel => 3,
+            Self::Part | Self::Receipt => 4,
         }
     }
 }

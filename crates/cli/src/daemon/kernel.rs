@@ -16,6 +16,7 @@ use proto::action::{Gate, OperatorReport, ServiceIndex};
 use proto::census::{CensusPage, PageQuery};
 use proto::census::{ClientTerms, QUESTION_MAX};
 use proto::connection::{Cap, Endpoint};
+use proto::export::ExportOutcome;
 use proto::node::Node;
 use proto::role::Role;
 use proto::service::ServiceInput;
@@ -35,6 +36,7 @@ use super::refusals::Refusals;
 use super::relay::{Handover, LiveSocket, RelayedConnections};
 use super::replicas::{ReplicaKey, Replicas};
 use super::servers::Servers;
+use super::snapshots::WaitingExports;
 use super::state_sync::StateSyncs;
 use crate::arbiter::{ArbiterClient, ArbiterQuestion};
 use crate::config::Config;
@@ -52,6 +54,7 @@ pub struct LinuxKernel {
     pub(super) pool_max: usize,
     pub(super) relay: RelayedConnections,
     pub(super) replicas: Replicas,
+    pub(super) exports: WaitingExports,
     pub(super) claims: Claims,
     outside: OutsideProbes,
     servers: Servers,
@@ -123,6 +126,7 @@ impl LinuxKernel {
             wire,
             relay: RelayedConnections::new(config)?,
             replicas: Replicas::new(config)?,
+            exports: WaitingExports::default(),
             claims: Claims::new(config)?,
             outside: OutsideProbes::new(config),
             servers,
@@ -469,6 +473,10 @@ impl Kernel for LinuxKernel {
         self.state_syncs.run(run);
     }
 
+    fn exported(&mut self, service: ServiceIndex, calls: &[u64], outcome: &ExportOutcome) {
+        self.exports.finish(service, calls, outcome);
+    }
+
     fn hold_input(&mut self, service: ServiceIndex, until: Option<proto::Instant>) {
         let until = until.map_or(0, |until| until.as_nanos());
         self.wire.hold_input(service, until);
@@ -495,6 +503,8 @@ impl Kernel for LinuxKernel {
             MessageToPeer::Heartbeat(heartbeat) => self.peer.send(&heartbeat),
             MessageToPeer::Ask { service, clients } => self.peer.ask(self.vip(service), clients),
             MessageToPeer::AskAll { service, query } => self.peer.ask_all(self.vip(service), query),
+            MessageToPeer::Part { service, part } => self.peer.send_part(self.vip(service), part),
+            MessageToPeer::Receipt { service, receipt } => self.peer.send_receipt(self.vip(service), receipt),
         }
     }
 

@@ -29,6 +29,7 @@ mod replicas;
 mod report;
 mod servers;
 mod set_up;
+mod snapshots;
 mod start;
 mod state_sync;
 mod upgrade;
@@ -42,11 +43,13 @@ use std::time::Duration;
 
 use agent::{Core, Executor, Kernel as _, TurnStep};
 use anyhow::Context;
+use proto::export::ExportOutcome;
 use proto::pause::PauseWatch;
 use proto::service::ServiceInput;
+use tokio::sync::oneshot;
 
 use crate::arbiter::ArbiterClient;
-use crate::control::{self, Call};
+use crate::control::{self, Call, ExportRequest};
 use crate::metrics;
 use crate::wakeup::Wakeup;
 use kernel::{LinuxKernel, RingReader};
@@ -130,9 +133,11 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
     let node = Core::new(node, linux::clock::now(), recorder);
     let (server, asker, calls) = control::ControlServer::open(&config.node.state_dir, wake)?;
     if let Some(metrics) = &config.metrics {
+        let asker = asker.clone();
         metrics::serve(metrics.listen, move || Ok(metrics::exposition(&asker.status()?)))?;
     }
     kernel.start_keeper(config)?;
+    let snapshots = snapshots::serve(config, &asker, kernel.exports.import_counter())?;
     let peer_status = control::PeerStatus {
         name: config.peer.name.clone(),
         address: config.peer.address,
@@ -163,7 +168,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
     let away = found.map(|EarlierAgent { seen, .. }| linux::clock::now().since(seen));
     tracing::info!(node = config.node.name, peer = config.peer.name, ?away, "ready");
     agent.run();
-    drop(server);
+    drop((server, snapshots));
     agent.kernel.tear_down()?;
     tracing::info!("stopped; the network is as it was found");
     Ok(())
@@ -217,6 +222,17 @@ impl Agent<'_> {
                 if let Some(service) = self.kernel.service_at(vip) {
                     self.read_all();
                     self.node.handle(now, service, ServiceInput::Told(connections));
+                }
+            }
+            PeerMessage::Part(About { vip, connections, .. }) => {
+                if let Some(service) = self.kernel.service_at(vip) {
+                    self.read_all();
+                    self.node.handle(now, service, ServiceInput::Part(connections));
+                }
+            }
+            PeerMessage::Receipt(About { vip, connections, .. }) => {
+                if let Some(service) = self.kernel.service_at(vip) {
+                    self.node.handle(now, service, ServiceInput::Receipt(connections));
                 }
             }
             PeerMessage::Page(About { vip, connections, .. }) => {
@@ -282,10 +298,34 @@ impl Agent<'_> {
                 reply.send(report::status(&self.node, &self.kernel, peer, &self.kernel.rings));
             }
             Call::Connections(reply) => reply.send(report::connections(&self.node, &self.kernel)),
+            Call::Export(request, reply) => self.export(request, reply),
+            Call::HasMoved(service, reply) => {
+                let _ = reply.send(!self.node.service(service).role().may_speak());
+            }
             Call::Edge(_) | Call::Tunnel(_) => {} // the asker is told that there is no answer
             Call::Restored(reply) => reply.send(report::restored(&self.node, &self.kernel)),
             Call::Order(order, reply) => reply.send(orders::give(&mut self.node, &self.kernel, &order)),
         }
+    }
+}
+
+/// Snapshots ([`snapshots`]).
+impl Agent<'_> {
+    /// Gives the node an application's state. The caller gets the outcome, or learns at once that the node has the state.
+    fn export(&mut self, request: ExportRequest, reply: oneshot::Sender<ExportOutcome>) {
+        let ExportRequest {
+            service,
+            mut call,
+            waits,
+        } = request;
+        call.call = if waits {
+            self.kernel.exports.begin(Some(reply))
+        } else {
+            let _ = reply.send(ExportOutcome::Kept); // fails only if the application has gone away
+            self.kernel.exports.begin(None)
+        };
+        self.node
+            .handle(linux::clock::now(), service, ServiceInput::Export(call));
     }
 }
 

@@ -24,6 +24,7 @@ use proto::action::{Heartbeat, ServiceBeat};
 use proto::census::ClientTerms;
 use proto::census::{CensusPage, PageQuery};
 use proto::channel::{ChannelRole, PeerChannel};
+use proto::export::{PartReceipt, SnapshotPart};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +60,10 @@ pub enum PeerMessage {
     AskAll(About<PageQuery>),
     /// One page of the answer to `AskAll`.
     Page(About<CensusPage>),
+    /// A part of a snapshot.
+    Part(About<SnapshotPart>),
+    /// The answer to `Part`.
+    Receipt(About<PartReceipt>),
 }
 
 /// A question or an answer about connections of one service.
@@ -78,12 +83,17 @@ impl PeerMessage {
         fn json<T: DeserializeOwned>(contents: &[u8]) -> Result<T, Refused> {
             serde_json::from_slice(contents).map_err(|_| Refused::Contents)
         }
+        fn binary<T: DeserializeOwned>(contents: &[u8]) -> Result<T, Refused> {
+            postcard::from_bytes(contents).map_err(|_| Refused::Contents)
+        }
         Ok(match kind {
             FrameKind::Heartbeat => Self::Heartbeat(json(contents)?),
             FrameKind::Ask => Self::Ask(json(contents)?),
             FrameKind::Told => Self::Told(json(contents)?),
             FrameKind::AskAll => Self::AskAll(json(contents)?),
             FrameKind::Page => Self::Page(json(contents)?),
+            FrameKind::Part => Self::Part(binary(contents)?),
+            FrameKind::Receipt => Self::Receipt(binary(contents)?),
             FrameKind::Channel => return Err(Refused::Kind), // has packets, not messages
         })
     }
@@ -96,6 +106,8 @@ impl PeerMessage {
             Self::Told(about) => &about.node,
             Self::AskAll(about) => &about.node,
             Self::Page(about) => &about.node,
+            Self::Part(about) => &about.node,
+            Self::Receipt(about) => &about.node,
         }
     }
 }
@@ -267,6 +279,16 @@ impl PeerLinks {
         self.send_once(FrameKind::Page, vip, page);
     }
 
+    /// Sends a part of a snapshot.
+    pub fn send_part(&mut self, vip: SocketAddr, part: SnapshotPart) {
+        self.send_once(FrameKind::Part, vip, part);
+    }
+
+    /// Answers [`PeerMessage::Part`].
+    pub fn send_receipt(&mut self, vip: SocketAddr, receipt: PartReceipt) {
+        self.send_once(FrameKind::Receipt, vip, receipt);
+    }
+
     /// Sends a message over the channel. If there is no channel or it does not take the message, sends the message once over each link; if
     /// all copies are lost, the node that waits for an answer asks again. Sends nothing if the version in use lacks this kind of message.
     fn send_once<T: Serialize>(&mut self, kind: FrameKind, vip: SocketAddr, connections: T) {
@@ -279,7 +301,11 @@ impl PeerLinks {
         if !word.sealer.speaks(kind) {
             return;
         }
-        let contents = Bytes::from(to_json(&about));
+        let contents = Bytes::from(if kind.is_binary() {
+            postcard::to_stdvec(&about).expect("the values have a binary form")
+        } else {
+            to_json(&about)
+        });
         if let Some(channel) = &mut self.channel
             && channel.send(kind as u32, contents.clone())
         {

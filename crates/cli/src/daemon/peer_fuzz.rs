@@ -22,10 +22,13 @@ fn ends() -> (Sealer, Opener) {
     (peer, from_peer)
 }
 
-/// The JSON that a node would send as the contents of `message`.
-fn told(message: &PeerMessage) -> String {
-    fn json(told: &impl Serialize) -> String {
-        serde_json::to_string(told).expect("what is said has a JSON form")
+/// The bytes that a node would send as the contents of `message`.
+fn told(message: &PeerMessage) -> Vec<u8> {
+    fn json(told: &impl Serialize) -> Vec<u8> {
+        serde_json::to_vec(told).expect("what is said has a JSON form")
+    }
+    fn binary(told: &impl Serialize) -> Vec<u8> {
+        postcard::to_stdvec(told).expect("what is said has a binary form")
     }
     match message {
         PeerMessage::Heartbeat(heartbeat) => json(heartbeat),
@@ -33,6 +36,8 @@ fn told(message: &PeerMessage) -> String {
         PeerMessage::Told(about) => json(about),
         PeerMessage::AskAll(about) => json(about),
         PeerMessage::Page(about) => json(about),
+        PeerMessage::Part(about) => binary(about),
+        PeerMessage::Receipt(about) => binary(about),
     }
 }
 
@@ -47,6 +52,8 @@ fn a_datagram_is_read_or_refused() {
             FrameKind::AskAll,
             FrameKind::Page,
             FrameKind::Channel,
+            FrameKind::Part,
+            FrameKind::Receipt,
         ];
         let kind = input.split_first().and_then(|(digit, contents)| {
             let kind = kinds.into_iter().find(|kind| b'0' + *kind as u8 == *digit)?;
@@ -69,7 +76,7 @@ fn a_datagram_is_read_or_refused() {
             return;
         };
         let said = told(&message);
-        let again = PeerMessage::read(kind, said.as_bytes()).expect("what was read can be told");
+        let again = PeerMessage::read(kind, &said).expect("what was read can be told");
         assert_eq!(told(&again), said);
         // A copy of a datagram is refused, whatever its contents.
         opener.open(&datagram).expect_err("a copy");

@@ -7,6 +7,7 @@ use linux::wire::{REASONS, Rings};
 use proto::Instant;
 use proto::action::ServiceIndex;
 use proto::connection::{Connection, Protection};
+use proto::follower::RestartPolicy;
 use proto::node::Node;
 use proto::role::Role;
 use proto::role::RoleSince;
@@ -273,6 +274,15 @@ fn counters(node: &Node, kernel: &LinuxKernel, index: ServiceIndex) -> BTreeMap<
         node.service(index).table().handshakes() as u64,
     );
     counters.extend(kernel.relay().counters(index));
+    let table = node.service(index).table();
+    if table.config().policy == RestartPolicy::Snapshot {
+        let has_restart_point = |connection: &Connection| connection.follower().has_restart_point();
+        let kept = table
+            .iter()
+            .filter(|(_, connection)| has_restart_point(connection));
+        counters.insert("connections_with_snapshot".into(), kept.count() as u64);
+        counters.extend(kernel.exports.counters(index));
+    }
     counters
 }
 

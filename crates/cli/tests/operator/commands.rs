@@ -526,7 +526,7 @@ fn a_running_node_is_shown() {
                     connections: Vec::new(),
                 }),
                 Call::Order(_, reply) => reply.send(Err("not now".to_owned())),
-                Call::Edge(_) | Call::Tunnel(_) => {}
+                Call::Edge(_) | Call::Tunnel(_) | Call::Export(..) | Call::HasMoved(..) => {}
             }
         }
     });

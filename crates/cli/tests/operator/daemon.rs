@@ -100,6 +100,7 @@ impl<'a> Daemon<'a> {
             name = "{name}"
             state_dir = "{}"
             agent_timeout_ms = {agent_timeout_ms}
+            snapshot_socket = "{}"
             [peer]
             name = "{peer_name}"
             addresses = {addresses:?}
@@ -123,6 +124,7 @@ impl<'a> Daemon<'a> {
             {}
             "#,
             state_dir.display(),
+            snapshot_socket(&state_dir).display(),
             kind.log,
             dir.join(format!("{name}.deposed")).display(),
             kind.service.replace("PEER", &peer.to_string()),
@@ -374,6 +376,11 @@ pub struct PairSpec<'a> {
     pub log: &'a str,
     /// Additional lines of the `[[service]]` table, or additional tables. `PEER` stands for the last byte of the peer's addresses.
     pub service: &'a str,
+}
+
+/// The socket at which the daemon with this state directory takes snapshots.
+pub fn snapshot_socket(state_dir: &Path) -> PathBuf {
+    state_dir.with_extension("snapshots.sock")
 }
 
 impl Default for PairSpec<'_> {

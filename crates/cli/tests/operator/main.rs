@@ -12,6 +12,7 @@ mod local;
 mod opaque;
 mod replica;
 mod requests;
+mod snapshot;
 mod start;
 mod tunnel;
 mod upgrade;

@@ -60,8 +60,10 @@ pub struct PairSetup {
     pub interface: String,
     /// The UDP port of the heartbeats.
     pub heartbeat_port: u16,
-    /// The restart policy: `http`, `replica` or `replay`.
+    /// The restart policy: `http`, `replica`, `replay` or `snapshot`.
     pub policy: &'static str,
+    /// With policy `snapshot`: the sockets at which the agents of node a and b take snapshots.
+    pub snapshot_sockets: Option<[PathBuf; 2]>,
     /// Whether a replica follows protocols other than HTTP.
     pub opaque: bool,
     /// Milliseconds between two heartbeats.
@@ -101,6 +103,7 @@ impl PairSetup {
             interface: INTERFACE.to_owned(),
             heartbeat_port: HEARTBEAT_PORT,
             policy: "http",
+            snapshot_sockets: None,
             opaque: false,
             heartbeat_ms: 20,
             missed: 4,
@@ -180,7 +183,7 @@ impl PairSetup {
             "[node]
 name = \"{name}\"
 state_dir = \"{STATE}/{name}\"
-{}
+{}{}
 [peer]
 name = \"{}\"
 addresses = {:?}
@@ -204,6 +207,12 @@ application = \"{loopback}:{port}\"
 {}{}{}{}{}{}",
             self.agent_timeout_ms
                 .map_or_else(String::new, |ms| format!("agent_timeout_ms = {ms}\n")),
+            self.snapshot_sockets
+                .as_ref()
+                .map_or_else(String::new, |sockets| format!(
+                    "snapshot_socket = {:?}\n",
+                    sockets[1 - peer]
+                )),
             self.names[peer],
             self.addresses[peer]
                 .iter()

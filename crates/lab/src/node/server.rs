@@ -17,6 +17,9 @@ use super::software::ServerSoftware;
 use crate::process::{self, LoggedProcess};
 
 const ECHO: &str = include_str!("echo.py");
+/// The sample server with policy `snapshot`, and the module that it uses.
+const FILE_SERVER: &str = include_str!("../../../../bindings/python/examples/file_server.py");
+const SNAPSHOTS: &str = include_str!("../../../../bindings/python/steadfast.py");
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// Files with the contents that the crate `pattern` generates. The servers on both nodes serve the same files.
@@ -67,9 +70,39 @@ impl ServerProcess {
         content: &PatternFiles,
         workers: u32,
     ) -> Result<Self> {
+        Self::start_with(
+            application,
+            node,
+            directory,
+            label,
+            content,
+            workers,
+            Path::new(""),
+        )
+    }
+
+    /// As [`start`](Self::start), for a server that exports its state to the agent that listens at `snapshots`. If the path is empty, the
+    /// server exports nothing.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each says another thing about the server"
+    )]
+    pub fn start_with(
+        application: ServerSoftware,
+        node: &Netns,
+        directory: &Path,
+        label: &str,
+        content: &PatternFiles,
+        workers: u32,
+        snapshots: &Path,
+    ) -> Result<Self> {
         let own = directory.join(label);
         fs::create_dir_all(&own).with_context(|| own.display().to_string())?;
-        let command = command(application, node, &own, &content.directory, workers)?;
+        let mut command = command(application, node, &own, &content.directory, workers)?;
+        command.env("STEADFAST_SNAPSHOTS", snapshots);
         let mut process = LoggedProcess::start(label, command, directory)?;
         wait_listening(&mut process, node, application.port())?;
         Ok(Self { process })
@@ -112,6 +145,7 @@ fn command(
         ServerSoftware::Apache => configuration::apache(own, files, workers),
         ServerSoftware::Lighttpd => configuration::lighttpd(own, files),
         ServerSoftware::Python | ServerSoftware::Redis => String::new(),
+        ServerSoftware::FileServer => FILE_SERVER.to_owned(),
         ServerSoftware::Websockets => ECHO.to_owned(),
     };
     let file = own.join("server.conf");
@@ -127,6 +161,17 @@ fn command(
         ServerSoftware::Lighttpd => command.arg("-D").arg("-f").arg(file),
         ServerSoftware::Python => command.args(configuration::python(files)),
         ServerSoftware::Redis => command.args(configuration::redis(own)),
+        ServerSoftware::FileServer => {
+            let module = own.join("steadfast.py");
+            fs::write(&module, SNAPSHOTS).with_context(|| module.display().to_string())?;
+            let port = application.port();
+            let addresses = [format!("0.0.0.0:{port}"), format!("[::]:{port}")];
+            command
+                .env("PYTHONPATH", own)
+                .arg(file)
+                .arg(files)
+                .args(addresses)
+        }
         ServerSoftware::Websockets => command.arg(file).arg(application.port().to_string()),
     };
     Ok(command)

@@ -1,4 +1,4 @@
-//! The servers that the lab runs. None of them is modified.
+//! The servers that the lab runs. None of them is modified. Only the file server knows Steadfast: it shows how to use policy `snapshot`.
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -26,6 +26,10 @@ pub enum ServerSoftware {
     Python,
     /// redis: stores the values that clients write; one process.
     Redis,
+    /// The file server of `bindings/python`: serves the same files and exports its state. One process, with a thread for each connection.
+    #[value(name = "file-server")]
+    #[serde(rename = "file-server")]
+    FileServer,
     /// Python's websockets: echoes each message. The lab's own clients do not speak WebSocket.
     #[value(skip)]
     Websockets,
@@ -40,6 +44,7 @@ impl ServerSoftware {
             Self::Lighttpd => "lighttpd",
             Self::Python => "python3",
             Self::Redis => "redis-server",
+            Self::FileServer => "file-server",
             Self::Websockets => "websockets",
         }
     }
@@ -48,7 +53,7 @@ impl ServerSoftware {
     pub fn program(self) -> &'static str {
         match self {
             Self::Nginx | Self::Apache | Self::Lighttpd | Self::Python | Self::Redis => self.name(),
-            Self::Websockets => DEBIAN_PYTHON,
+            Self::FileServer | Self::Websockets => DEBIAN_PYTHON,
         }
     }
 
@@ -58,6 +63,7 @@ impl ServerSoftware {
             Self::Nginx => "nginx-light",
             Self::Apache => "apache2-bin",
             Self::Lighttpd | Self::Python | Self::Redis => self.program(),
+            Self::FileServer => return (DEBIAN_PYTHON, "python3"),
             Self::Websockets => return (WEBSOCKETS, "python3-websockets"),
         };
         (self.program(), package)
@@ -74,7 +80,12 @@ impl ServerSoftware {
     /// The protocol of the server's clients.
     pub fn protocol(self) -> Protocol {
         match self {
-            Self::Nginx | Self::Apache | Self::Lighttpd | Self::Python | Self::Websockets => Protocol::Http,
+            Self::Nginx
+            | Self::Apache
+            | Self::Lighttpd
+            | Self::Python
+            | Self::FileServer
+            | Self::Websockets => Protocol::Http,
             Self::Redis => Protocol::Redis,
         }
     }

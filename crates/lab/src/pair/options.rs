@@ -198,6 +198,7 @@ impl PairOptions {
         self.server.unwrap_or(match self.policy {
             PolicyOption::Http => ServerSoftware::Nginx,
             PolicyOption::Replica | PolicyOption::Replay => ServerSoftware::Redis,
+            PolicyOption::Snapshot => ServerSoftware::FileServer,
         })
     }
 
@@ -211,8 +212,15 @@ impl PairOptions {
         if self.workload == WorkloadOption::Post && !stores {
             return wrong("--workload post needs nginx, which stores what it is sent");
         }
-        if (self.policy == PolicyOption::Http) != (self.application().protocol() == Protocol::Http) {
-            return wrong("--server: policy http needs an HTTP server, the others need redis");
+        let fits = match self.policy {
+            PolicyOption::Http => self.application().protocol() == Protocol::Http,
+            PolicyOption::Replica | PolicyOption::Replay => self.application() == ServerSoftware::Redis,
+            PolicyOption::Snapshot => self.application() == ServerSoftware::FileServer,
+        };
+        if !fits {
+            return wrong(
+                "--server: policy http needs an HTTP server, replica and replay need redis, snapshot needs file-server",
+            );
         }
         let target = self.fault.target(self.node, 0)?;
         let sequel = self.sequel(target);
@@ -261,6 +269,9 @@ impl PairOptions {
             (PolicyOption::Http, WorkloadOption::Upload) => {
                 Some("not applicable: what is written to an HTTP server is a request; see --workload post")
             }
+            (PolicyOption::Snapshot, WorkloadOption::Upload | WorkloadOption::Post) => {
+                Some("not applicable: the file server stores nothing")
+            }
             (PolicyOption::Replica | PolicyOption::Replay, WorkloadOption::Post) => {
                 Some("not applicable: the server speaks no HTTP; see --workload upload")
             }
@@ -281,7 +292,7 @@ impl PairOptions {
         let goes_on = match self.policy {
             PolicyOption::Http => matches!(self.workload, WorkloadOption::Request | WorkloadOption::Download),
             PolicyOption::Replica => self.workload == WorkloadOption::Request,
-            PolicyOption::Replay => false,
+            PolicyOption::Replay | PolicyOption::Snapshot => false,
         };
         if !goes_on {
             return wrong(
@@ -318,6 +329,7 @@ pub enum PolicyOption {
     Http,
     Replica,
     Replay,
+    Snapshot,
 }
 
 impl PolicyOption {
@@ -327,6 +339,7 @@ impl PolicyOption {
             Self::Http => "http",
             Self::Replica => "replica",
             Self::Replay => "replay",
+            Self::Snapshot => "snapshot",
         }
     }
 }

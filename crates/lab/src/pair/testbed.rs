@@ -81,10 +81,19 @@ impl Testbed {
             .map(|wan| Emulator::start(wan, options.way, work.plan.seed));
         let emulator = emulator.transpose().context("emulate the path to the client")?;
         let captures = Captures::start(&network, &directory, options.run.snap).context("capture")?;
-        let server = |node: usize| {
-            let label = format!("{}-{}", application.name(), NODE_NAMES[node]);
-            let node = &network.nodes[node];
-            ServerProcess::start(application, node, &directory, &label, &content, WORKERS)
+        let server = |index: usize| {
+            let label = format!("{}-{}", application.name(), NODE_NAMES[index]);
+            let node = &network.nodes[index];
+            let snapshots = snapshot_socket(options, &directory, index).unwrap_or_default();
+            ServerProcess::start_with(
+                application,
+                node,
+                &directory,
+                &label,
+                &content,
+                WORKERS,
+                &snapshots,
+            )
         };
         let servers = [server(0)?, server(1)?];
         let (arbiter, witness) = arbiter(options, &network, run)?;
@@ -242,8 +251,17 @@ impl Testbed {
         let label = format!("{name}-{}-again-{number}", NODE_NAMES[index]);
         let node = &self.network.nodes[index];
         let (directory, content) = (&self.directory, &self.content);
-        self.servers[index] =
-            ServerProcess::start(self.application, node, directory, &label, content, WORKERS)?;
+        let sockets = self.pair.snapshot_sockets.as_ref();
+        let snapshots = sockets.map_or(Path::new(""), |sockets| &sockets[index]);
+        self.servers[index] = ServerProcess::start_with(
+            self.application,
+            node,
+            directory,
+            &label,
+            content,
+            WORKERS,
+            snapshots,
+        )?;
         Ok(())
     }
 }
@@ -289,6 +307,12 @@ fn plan(options: &PairOptions) -> TopologyOptions {
     }
 }
 
+/// With policy `snapshot`: the socket at which the agent of a node takes snapshots.
+fn snapshot_socket(options: &PairOptions, directory: &Path, index: usize) -> Option<PathBuf> {
+    let is_used = options.policy == PolicyOption::Snapshot && !options.baseline;
+    is_used.then(|| directory.join(format!("snapshots-{}.sock", NODE_NAMES[index])))
+}
+
 fn pair(
     options: &PairOptions,
     run: &LabRun<'_>,
@@ -308,6 +332,9 @@ fn pair(
     let mut pair = PairSetup {
         on_service,
         policy: options.policy.name(),
+        snapshot_sockets: snapshot_socket(options, &run.directory, 0)
+            .zip(snapshot_socket(options, &run.directory, 1))
+            .map(Into::into),
         opaque: options.application().is_opaque(),
         agent_timeout_ms: options.fault.restarts_agents().then_some(AGENT_TIMEOUT_MS),
         claim_ping: [ROUTER_LAN, CLIENT].map(|host| host.ip(ipv6)).to_vec(),

@@ -169,7 +169,7 @@ fn machine(options: &PairOptions) -> f64 {
     match (options.policy, options.workload) {
         (PolicyOption::Http, WorkloadOption::Post) => MACHINE_STORE,
         (PolicyOption::Http, _) => MACHINE_HTTP,
-        (PolicyOption::Replica | PolicyOption::Replay, _) => MACHINE_REPLICA,
+        (PolicyOption::Replica | PolicyOption::Replay | PolicyOption::Snapshot, _) => MACHINE_REPLICA,
     }
 }
 

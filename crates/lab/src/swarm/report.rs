@@ -30,6 +30,10 @@ pub struct SwarmReport {
     pub connections_outlasted: u64,
     /// How often both nodes were off because each node's fence had switched off the other node.
     pub mutual_fences: u64,
+    /// Snapshots that backups kept (policy `snapshot`).
+    pub snapshots_kept: u64,
+    /// States from which applications went on after a takeover (policy `snapshot`).
+    pub states_imported: u64,
     /// Runs in which both nodes spoke, as `assume = "fail-stop"` allows.
     pub runs_split: u64,
     pub simulated_s: f64,
@@ -64,6 +68,8 @@ impl SwarmReport {
             connections_lent_in_vain: 0,
             connections_outlasted: 0,
             mutual_fences: 0,
+            snapshots_kept: 0,
+            states_imported: 0,
             runs_split: 0,
             simulated_s: 0.0,
         }
@@ -91,6 +97,8 @@ impl SwarmReport {
         self.connections_lent_in_vain += outcome.lent_in_vain as u64;
         self.connections_outlasted += outcome.outlasted as u64;
         self.mutual_fences += outcome.mutual_fences as u64;
+        self.snapshots_kept += outcome.snapshots.0;
+        self.states_imported += outcome.snapshots.1;
         self.runs_split += u64::from(outcome.was_split);
         self.simulated_s += outcome.time.as_secs_f64();
         let first = outcome.violations.into_iter().next();
@@ -131,7 +139,7 @@ impl fmt::Display for SwarmReport {
         writeln!(
             f,
             "{} runs from seed {}, {:.0} per CPU second; {} connections, {} orphaned, {} with an unconfirmed lease, {} outlasted; {} mutual fences; \
-             {} runs split",
+             {} runs split; {} snapshots kept, {} imported",
             self.runs,
             self.seed,
             self.runs_per_cpu_second,
@@ -140,7 +148,9 @@ impl fmt::Display for SwarmReport {
             self.connections_lent_in_vain,
             self.connections_outlasted,
             self.mutual_fences,
-            self.runs_split
+            self.runs_split,
+            self.snapshots_kept,
+            self.states_imported
         )?;
         for broken in &self.violations {
             writeln!(

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{
@@ -166,7 +167,9 @@ impl KeeperClient {
         match answer? {
             KeeperAnswer::Adopted => Ok(()),
             KeeperAnswer::Refused(reason) => Err(KeeperClientError::Refused(format!("{client}: {reason}"))),
-            KeeperAnswer::Status(_) | KeeperAnswer::Stopping => Err(KeeperClientError::Unexpected("adopt")),
+            KeeperAnswer::Status(_) | KeeperAnswer::State(_) | KeeperAnswer::Stopping => {
+                Err(KeeperClientError::Unexpected("adopt"))
+            }
         }
     }
 
@@ -178,7 +181,24 @@ impl KeeperClient {
         match self.ask(&KeeperRequest::Status, &[], &LoggedInput::default())? {
             KeeperAnswer::Status(status) => Ok(status),
             KeeperAnswer::Refused(reason) => Err(KeeperClientError::Refused(reason)),
-            KeeperAnswer::Adopted | KeeperAnswer::Stopping => Err(KeeperClientError::Unexpected("status")),
+            KeeperAnswer::Adopted | KeeperAnswer::State(_) | KeeperAnswer::Stopping => {
+                Err(KeeperClientError::Unexpected("status"))
+            }
+        }
+    }
+
+    /// The state that the application imports for the connection that comes from `peer`. `None`: this keeper has no such connection, or
+    /// the connection began without a state.
+    ///
+    /// # Errors
+    /// The channel failed.
+    pub fn import(&mut self, peer: SocketAddr) -> Result<Option<Arc<[u8]>>, KeeperClientError> {
+        match self.ask(&KeeperRequest::Import { peer }, &[], &LoggedInput::default())? {
+            KeeperAnswer::State(state) => Ok(state),
+            KeeperAnswer::Refused(reason) => Err(KeeperClientError::Refused(reason)),
+            KeeperAnswer::Adopted | KeeperAnswer::Status(_) | KeeperAnswer::Stopping => {
+                Err(KeeperClientError::Unexpected("import"))
+            }
         }
     }
 
@@ -190,7 +210,9 @@ impl KeeperClient {
         match self.ask(&KeeperRequest::Stop, &[], &LoggedInput::default())? {
             KeeperAnswer::Stopping => Ok(()),
             KeeperAnswer::Refused(reason) => Err(KeeperClientError::Refused(reason)),
-            KeeperAnswer::Adopted | KeeperAnswer::Status(_) => Err(KeeperClientError::Unexpected("stop")),
+            KeeperAnswer::Adopted | KeeperAnswer::Status(_) | KeeperAnswer::State(_) => {
+                Err(KeeperClientError::Unexpected("stop"))
+            }
         }
     }
 

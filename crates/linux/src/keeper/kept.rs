@@ -2,7 +2,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use proto::restart::http::{PendingRequest, RequestRefusal, Volatile};
 use tokio::sync::{Notify, watch};
@@ -41,6 +43,8 @@ pub(super) struct KeptConnection {
     pub turn: Cell<ClientTurn>,
     pub to_application: Cell<u64>,
     pub to_client: Cell<u64>,
+    /// The keeper's end of the connection to the application, as the application sees it.
+    pub from: Cell<Option<SocketAddr>>,
 }
 
 impl Keeper {
@@ -86,6 +90,7 @@ impl Keeper {
             turn: Cell::default(),
             to_application: Cell::new(0),
             to_client: Cell::new(0),
+            from: Cell::new(None),
         });
         live.insert(kept.adoption.id, kept.clone());
         Some(kept)
@@ -147,6 +152,17 @@ impl Keeper {
             to_client,
         });
         self.changed.notify_one();
+    }
+
+    /// The state that the application imports for the connection that comes from `peer`. With policy `snapshot`, the keeper keeps it as
+    /// long as the connection lasts, because the application may ask again after its agent was restarted.
+    pub fn state_for(&self, peer: SocketAddr) -> Option<Arc<[u8]>> {
+        let live = self.live.borrow();
+        let kept = live.values().find(|kept| kept.from.get() == Some(peer))?;
+        match &kept.adoption.plan {
+            AdoptionPlan::Replay { state, .. } => state.clone(),
+            AdoptionPlan::Http { .. } | AdoptionPlan::Replica { .. } | AdoptionPlan::Silent => None,
+        }
     }
 
     pub fn status(&self) -> KeeperStatus {

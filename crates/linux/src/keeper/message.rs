@@ -1,6 +1,7 @@
 //! The messages between agent and keeper.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use proto::connection::OutputEnd;
 use proto::restart::{http, replay, replica};
@@ -52,10 +53,12 @@ pub enum AdoptionPlan {
         /// Whether the replica's or the primary's output is ahead, and by which bytes.
         resume: replica::ReplicaResume,
     },
-    /// A fresh application connection gets all logged input, then what the client sends.
+    /// A fresh application connection gets the logged input from the restart point on, then what the client sends.
     Replay {
         /// The output that the application must repeat.
         resume: replay::Repetition,
+        /// The state that the application imports first. `None`: the restart point is the connection's start.
+        state: Option<Arc<[u8]>>,
     },
     /// Nothing is to be relayed any more: the output ends, and what the client still sends is dropped.
     Silent,
@@ -79,6 +82,11 @@ pub(super) enum KeeperRequest<A = Adoption> {
     /// The message carries the client's socket, the replica's socket if the plan has one, and the logged input as a blob.
     Adopt(Box<A>),
     Status,
+    /// Asks for the state that the application imports for the connection from `peer`, the application's name for the keeper's end of
+    /// the connection.
+    Import {
+        peer: SocketAddr,
+    },
     Stop,
 }
 
@@ -88,5 +96,7 @@ pub(super) enum KeeperAnswer {
     Adopted,
     Refused(String),
     Status(KeeperStatus),
+    /// The state. `None`: the keeper has no such connection, or it began without a state.
+    State(Option<Arc<[u8]>>),
     Stopping,
 }

@@ -199,7 +199,7 @@ impl Relay {
                 let (resumer, first) = replica::ReplicaResumer::new(resume.clone());
                 Some((OutputFilter::Replica(resumer), first))
             }
-            AdoptionPlan::Replay { resume } => {
+            AdoptionPlan::Replay { resume, .. } => {
                 let filter = replay::RepetitionFilter::new(resume.clone());
                 Some((OutputFilter::Replay(Box::new(filter)), Vec::new()))
             }
@@ -252,9 +252,13 @@ impl Relay {
     async fn try_connect(&self) -> io::Result<TcpStream> {
         let adoption = &self.kept.adoption;
         if !self.keeper.options.transparent {
-            return TcpStream::connect(adoption.application).await;
+            let application = TcpStream::connect(adoption.application).await?;
+            self.kept.from.set(Some(application.local_addr()?));
+            return Ok(application);
         }
         let application = TcpStream::from_std(connect_as(adoption.client, adoption.application)?)?;
+        // Noted before the application can ask for the connection's state.
+        self.kept.from.set(Some(application.local_addr()?));
         application.writable().await?;
         application.take_error()?.map_or(Ok(application), Err)
     }

@@ -16,6 +16,7 @@ mod local;
 mod multipath;
 mod older;
 mod options;
+mod progress;
 mod restore;
 mod sctp_wire;
 mod stack;

@@ -64,7 +64,7 @@ impl std::fmt::Display for UnprotectedCause {
             Self::Older(RestartPolicy::Replica) => {
                 write!(f, "older than the wire; replicas begin with their connections")
             }
-            Self::Older(RestartPolicy::Replay) => {
+            Self::Older(RestartPolicy::Replay | RestartPolicy::Snapshot) => {
                 write!(f, "older than the wire, which lacks its first bytes")
             }
             Self::Silent(RestartPolicy::Http) => write!(
@@ -75,7 +75,7 @@ impl std::fmt::Display for UnprotectedCause {
                 f,
                 "older than the wire, and silent; replicas begin with their connections"
             ),
-            Self::Silent(RestartPolicy::Replay) => {
+            Self::Silent(RestartPolicy::Replay | RestartPolicy::Snapshot) => {
                 write!(f, "older than the wire, which lacks its first bytes, and silent")
             }
             Self::NotSynced => write!(

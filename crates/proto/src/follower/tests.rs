@@ -26,7 +26,7 @@ fn a_connection_that_will_be_repeated_keeps_all_its_input() {
     assert_eq!(follower.behind(Offset(4)), 0);
     assert!(!follower.drains(), "waiting frees nothing");
     follower.on_output_end();
-    let Ok(Restart::Replay { resume }) = follower.restart() else {
+    let Ok(Restart::Replay { resume, .. }) = follower.restart() else {
         panic!("it can be repeated");
     };
     assert_eq!((resume.bytes, resume.ended), (4, true));

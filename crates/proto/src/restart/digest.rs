@@ -46,6 +46,24 @@ impl Digest {
         }
     }
 
+    /// The hash of the last whole block, zero before the first.
+    pub const fn last_block(&self) -> [u8; 16] {
+        self.last
+    }
+
+    /// A hash that begins with these whole blocks and goes on with this one's bytes after its last whole block.
+    pub fn with_blocks<'a>(&self, blocks: impl ExactSizeIterator<Item = &'a [u8; 16]>) -> Self {
+        let bytes = (blocks.len() * BLOCK) as u64 + self.bytes % BLOCK as u64;
+        let (blocks, last) = blocks.fold((NONE, NONE), |(before, _), block| (chain(before, *block), *block));
+        let open = self.open.clone();
+        Self {
+            blocks,
+            last,
+            open,
+            bytes,
+        }
+    }
+
     /// Number of bytes so far.
     pub const fn bytes(&self) -> u64 {
         self.bytes

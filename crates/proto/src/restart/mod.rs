@@ -9,8 +9,10 @@
 //! | [`http`] | the first request whose reply is not complete | header lines, body length and hash |
 //! | [`replica`] | moves with every byte: a second application runs on the backup | the bytes themselves |
 //! | [`replay`] | stays at the connection's start | length and hash |
+//! | [`snapshot`] | the application's last snapshot | length and hash, from the snapshot on |
 
 mod digest;
 pub mod http;
 pub mod replay;
 pub mod replica;
+pub mod snapshot;

@@ -1,6 +1,6 @@
 //! Restart policy `replay`: at a takeover, an application that has not followed the connection gets the connection's input from the first
 //! byte on. The application repeats the output. The part of the output that was logged is compared and dropped. This is FT-TCP's cold
-//! backup, for servers that are deterministic per connection.
+//! backup, for servers that are deterministic per connection. Policy [`snapshot`](super::snapshot) uses the same filter.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -20,9 +20,11 @@ pub struct ReplayTracker {
 /// The output that a restarted application must repeat, and that the client must not get again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Repetition {
-    /// Its length in bytes.
+    /// Number of its first bytes that cannot be compared, because the log has no hash of them. Zero with policy `replay`.
+    pub unchecked: u64,
+    /// Number of the bytes after those.
     pub bytes: u64,
-    /// Its hash.
+    /// The hash of these bytes.
     pub hash: [u8; 16],
     /// The primary had ended its stream after this output.
     pub ended: bool,
@@ -67,6 +69,7 @@ impl ReplayTracker {
     /// The output that a restarted application must repeat.
     pub fn repetition(&self) -> Repetition {
         Repetition {
+            unchecked: 0,
             bytes: self.said.bytes(),
             hash: self.said.of_all(),
             ended: self.ended,
@@ -84,6 +87,8 @@ impl Default for ReplayTracker {
 #[derive(Debug)]
 pub struct RepetitionFilter {
     expected: Repetition,
+    /// Bytes of the unchecked part that the application has yet to repeat.
+    unchecked: u64,
     repeated: Digest,
 }
 
@@ -91,6 +96,7 @@ impl RepetitionFilter {
     /// A filter that has seen nothing of the repeated output.
     pub fn new(expected: Repetition) -> Self {
         Self {
+            unchecked: expected.unchecked,
             expected,
             repeated: Digest::new(),
         }
@@ -110,10 +116,12 @@ impl RepetitionFilter {
         bytes: &[u8],
         to_client: &mut Vec<u8>,
     ) -> Result<(), RepetitionMismatch> {
-        let missing = usize::try_from(self.missing()).unwrap_or(usize::MAX);
-        let (repeated, new) = bytes.split_at(bytes.len().min(missing));
+        let at_most = |bound: u64| bytes.len().min(usize::try_from(bound).unwrap_or(usize::MAX));
+        let (repeated, new) = bytes.split_at(at_most(self.missing()));
         if !repeated.is_empty() {
-            self.repeated.write(repeated);
+            let (unchecked, checked) = repeated.split_at(at_most(self.unchecked).min(repeated.len()));
+            self.unchecked -= unchecked.len() as u64;
+            self.repeated.write(checked);
             if self.missing() == 0 && self.repeated.of_all() != self.expected.hash {
                 let bytes = self.expected.bytes;
                 return Err(RepetitionMismatch::Differs { bytes });
@@ -138,6 +146,6 @@ impl RepetitionFilter {
 
     /// Bytes that the application has yet to repeat.
     const fn missing(&self) -> u64 {
-        self.expected.bytes - self.repeated.bytes()
+        self.unchecked + self.expected.bytes - self.repeated.bytes()
     }
 }

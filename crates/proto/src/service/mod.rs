@@ -18,12 +18,14 @@ mod poll;
 pub(crate) mod replica;
 mod retry;
 mod roles;
+mod snapshots;
 mod sync;
 mod view;
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 #[doc(hidden)]
@@ -35,6 +37,7 @@ use crate::census::ClientTerms;
 use crate::claim::Claim;
 use crate::detector::{Detector, DetectorConfig};
 use crate::doubt::ServiceDoubt;
+use crate::export::{Arrivals, Exports, PartReceipt, SnapshotPart};
 use crate::orphans::ServiceOrphans;
 use crate::path::ServicePath;
 use crate::role::{Role, RoleHistory};
@@ -166,6 +169,28 @@ pub enum ServiceInput {
         /// Why.
         reason: String,
     },
+    /// The application on this node has exported its state for a connection. The outcome follows as
+    /// [`ServiceAction::Exported`].
+    Export(ExportCall),
+    /// A part of a snapshot came from the primary. Handle this after reading the log.
+    Part(SnapshotPart),
+    /// The backup has answered a part of a snapshot.
+    Receipt(PartReceipt),
+}
+
+/// An application's call of `export_state`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportCall {
+    /// Identifies the call. The caller chooses it.
+    pub call: u64,
+    /// The client of the connection.
+    pub client: SocketAddr,
+    /// End of the input that the application has read.
+    pub input: Offset,
+    /// End of the output that the application has written.
+    pub output: Offset,
+    /// The state.
+    pub state: Arc<[u8]>,
 }
 
 /// One service of a [`Node`](crate::node::Node).
@@ -186,6 +211,10 @@ pub struct Service {
     orphans: ServiceOrphans,
     unfollowed: Unfollowed,
     sync: Option<StateSync>,
+    /// Snapshots that this node sends, as the primary.
+    exports: Exports,
+    /// Snapshots that this node receives, as the backup.
+    arrivals: Arrivals,
     /// The step that failed in this node's network for the service, if any.
     failure: FailedStep,
     doubt: ServiceDoubt,
@@ -262,6 +291,8 @@ impl Service {
             orphans,
             unfollowed: Unfollowed::default(),
             sync: config.state_sync.map(StateSync::new),
+            exports: Exports::new(now),
+            arrivals: Arrivals::default(),
             failure: FailedStep::default(),
             doubt: ServiceDoubt::default(),
             alarms: Alarms::default(),
@@ -361,6 +392,9 @@ impl Service {
                 ended,
             } => self.on_fed(connection, to, ended),
             ServiceInput::ReplicaFailed { connection, reason } => self.on_replica_failure(connection, reason),
+            ServiceInput::Export(call) => self.on_export(now, call),
+            ServiceInput::Part(part) => self.on_part(part),
+            ServiceInput::Receipt(receipt) => self.on_receipt(now, &receipt),
         }
     }
 

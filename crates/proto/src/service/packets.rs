@@ -73,6 +73,9 @@ impl Service {
                 self.orphans.forget_taken(&segment.source); // its next connection is the primary's
             }
             TableChange::Ended(connection) => self.decide(now, connection),
+            TableChange::Connection(connection) if direction == Direction::Out => {
+                self.tell_reached(connection)
+            }
             TableChange::Old
             | TableChange::Handshake
             | TableChange::Connection(_)

@@ -111,6 +111,7 @@ impl Service {
             self.sync.as_ref().and_then(StateSync::poll_timeout),
             Some(self.path.asks_at()),
             self.failure.poll_timeout(),
+            self.exports.poll_timeout(),
         ];
         due.into_iter().flatten().min()
     }

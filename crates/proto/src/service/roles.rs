@@ -165,6 +165,7 @@ impl Service {
         self.expire_replicas(now);
         self.look_at_path(peer, now);
         self.repeats.on_timeout(now, &mut self.actions);
+        self.send_snapshots(now);
         if let Some(takeover) = &mut self.takeover {
             takeover.on_timeout(now);
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proto::Instant;
 
+use super::exports::ConnectionExports;
 use crate::host::App;
 use crate::tcp::TcpEndpoint;
 
@@ -27,6 +28,14 @@ pub trait SimApplication {
 
     /// When the program may have output without further input.
     fn wakes_at(&self) -> Option<Instant>;
+
+    /// The state from which another run of this program could go on. `None`: this program has no such state.
+    fn export_state(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// The program goes on from this state, which another run of it has exported. Called before any other method.
+    fn import_state(&mut self, _now: Instant, _state: &[u8]) {}
 }
 
 /// Starts the program for a client's connection.
@@ -62,21 +71,27 @@ impl ReadPace {
 }
 
 /// Runs an application on an endpoint.
-pub struct Served {
+pub(super) struct Served {
     application: Box<dyn SimApplication>,
     pace: Option<ReadPace>,
     next_read: Instant,
     input_ended: bool,
+    exports: Option<ConnectionExports>,
 }
 
 impl Served {
-    /// `application` on an endpoint, reading at `pace`.
-    pub fn new(application: Box<dyn SimApplication>, pace: Option<ReadPace>) -> Self {
+    /// `application` on an endpoint, reading at `pace`. With `exports`, it exports its state while it serves.
+    pub fn new(
+        application: Box<dyn SimApplication>,
+        pace: Option<ReadPace>,
+        exports: Option<ConnectionExports>,
+    ) -> Self {
         Self {
             application,
             pace,
             next_read: Instant::ZERO,
             input_ended: false,
+            exports,
         }
     }
 }
@@ -90,11 +105,14 @@ impl App for Served {
         if endpoint.is_read_finished() && !std::mem::replace(&mut self.input_ended, true) {
             self.application.on_input_end(now);
         }
+        let read = bytes.len();
         bytes.clear();
         self.application.speak(now, endpoint.writable(), &mut bytes);
         endpoint.write(&bytes);
         if self.application.is_finished() {
             endpoint.shutdown();
+        } else if let Some(exports) = &mut self.exports {
+            exports.on_progress(read, bytes.len(), || self.application.export_state());
         }
         let read_at = (endpoint.readable() > 0).then_some(self.next_read);
         // Output that waits for room in the endpoint needs no timer: the acknowledgement that makes room drives the application.

@@ -235,7 +235,7 @@ impl SimPairConfig {
                 let ledger = Rc::clone(ledger);
                 Rc::new(move |_| Box::new(http::HttpServer::new(manner, Rc::clone(&ledger))))
             }
-            RestartPolicy::Replica | RestartPolicy::Replay => {
+            RestartPolicy::Replica | RestartPolicy::Replay | RestartPolicy::Snapshot => {
                 let think = self.think * u32::try_from(node).expect("fits u32") / 2;
                 Rc::new(move |_| -> Box<dyn SimApplication> { Box::new(echo::EchoServer::new(think)) })
             }

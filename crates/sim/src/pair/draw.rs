@@ -206,7 +206,7 @@ impl Draw {
                 let requests = self.requests(count, len_max);
                 SimClient::Http(http::HttpClient::new(requests, half_closes, self.pace()))
             }
-            RestartPolicy::Replica | RestartPolicy::Replay => {
+            RestartPolicy::Replica | RestartPolicy::Replay | RestartPolicy::Snapshot => {
                 let messages = self.messages(count, len_max);
                 SimClient::Echo(echo::EchoClient::new(messages, half_closes, self.pace()))
             }

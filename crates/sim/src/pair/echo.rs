@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use proto::Instant;
+use serde::{Deserialize, Serialize};
 
 use super::application::{ReadPace, SimApplication};
 use crate::exchange::SeededStream;
@@ -23,7 +24,7 @@ const FLAG_LAST: u8 = 2;
 const PIECE: usize = 4096;
 
 /// One message of the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EchoMessage {
     /// Bytes that the client sends.
     pub upload: u32,
@@ -104,7 +105,7 @@ pub struct EchoServer {
     is_last: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 enum EchoPiece {
     Bytes(Vec<u8>),
     /// A stream from this position on.
@@ -201,6 +202,33 @@ impl SimApplication for EchoServer {
     fn wakes_at(&self) -> Option<Instant> {
         self.to_say.front().map(|(at, _)| *at)
     }
+
+    fn export_state(&self) -> Option<Vec<u8>> {
+        let state = EchoState {
+            received: self.received.clone(),
+            message: self.message,
+            to_say: self.to_say.iter().map(|(_, piece)| piece.clone()).collect(),
+            is_last: self.is_last,
+        };
+        serde_json::to_vec(&state).ok()
+    }
+
+    fn import_state(&mut self, now: Instant, state: &[u8]) {
+        let state: EchoState = serde_json::from_slice(state).expect("a state of this program");
+        self.received = state.received;
+        self.message = state.message;
+        self.to_say = state.to_say.into_iter().map(|piece| (now, piece)).collect();
+        self.is_last = state.is_last;
+    }
+}
+
+/// The state of an [`EchoServer`] between two reads. The end of the input is not part of it: a server that goes on is told of it again.
+#[derive(Serialize, Deserialize)]
+struct EchoState {
+    received: VecDeque<u8>,
+    message: Option<(EchoMessage, u32, u64)>,
+    to_say: Vec<EchoPiece>,
+    is_last: bool,
 }
 
 /// A message, and the delay between the reply to the previous message and this message.

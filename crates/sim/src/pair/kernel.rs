@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use agent::{Kernel, LogReader, MessageToPeer, SyncRun, Written};
+use proto::Instant;
 use proto::action::{Gate, OperatorReport, ServiceIndex};
 use proto::connection::{Cap, Connection, Endpoint as Known, OutputEnd};
+use proto::export::ExportOutcome;
 use proto::follower::Restart;
 use proto::node::Node;
 use proto::role::Role;
@@ -14,7 +16,6 @@ use proto::spill::{LogPart, gather};
 use proto::standing::ArbiterVerdict;
 use proto::table::ConnectionId;
 use proto::takeover::HandedOver;
-use proto::{Instant, Offset};
 
 use super::arbiter::{EpochRequest, TimedAnswer};
 use super::defect::Defect;
@@ -107,6 +108,11 @@ impl Machine {
         self.relayed
             .iter()
             .filter_map(|&socket| self.host.app::<SimRelay>(socket)?.ending())
+    }
+
+    /// Number of snapshots that the peer has kept for this machine, and of states that applications have imported, since its boot.
+    pub(crate) fn snapshot_counts(&self) -> (u64, u64) {
+        self.exports.counts()
     }
 
     /// Whether the relay has reset the connection of this client.
@@ -251,6 +257,10 @@ impl Kernel for Machine {
         self.start_hook(run);
     }
 
+    fn exported(&mut self, _: ServiceIndex, _: &[u64], outcome: &ExportOutcome) {
+        self.exports.finish(outcome);
+    }
+
     fn hold_input(&mut self, _: ServiceIndex, until: Option<Instant>) {
         let number = self.config.number;
         match until.map(|until| self.clock.when(until)) {
@@ -282,6 +292,8 @@ impl Kernel for Machine {
             MessageToPeer::Heartbeat(heartbeat) => AgentMessage::Heartbeat(heartbeat),
             MessageToPeer::Ask { clients, .. } => AgentMessage::Ask(clients),
             MessageToPeer::AskAll { query, .. } => AgentMessage::AskAll(query),
+            MessageToPeer::Part { part, .. } => AgentMessage::Part(part),
+            MessageToPeer::Receipt { receipt, .. } => AgentMessage::Receipt(receipt),
         });
     }
 
@@ -428,8 +440,11 @@ impl Kernel for Machine {
                 return;
             }
         };
+        if matches!(adoption.plan, RelayPlan::Replay(_, Some(_))) {
+            self.exports.note_import();
+        }
         let (program, client) = (Rc::clone(&self.config.program), endpoint.client);
-        let relay = SimRelay::new(adoption, move || program(client));
+        let relay = SimRelay::new(self.at, adoption, move || program(client));
         if let Some((endpoint, _)) = self.host.take(socket) {
             let socket = self.host.adopt(self.at, endpoint, Box::new(relay));
             self.relayed.push(socket);
@@ -532,9 +547,13 @@ fn adoption(
         }
         // This case comes before the check of `output`. An application that is started again needs the input even if the connection's
         // output is complete.
-        Ok(Restart::Replay { resume }) => {
-            let input = log.parts(Offset::ZERO..frontier).collect();
-            (RelayPlan::Replay(resume.clone()), input)
+        Ok(Restart::Replay {
+            input_from,
+            resume,
+            state,
+        }) => {
+            let input = log.parts((*input_from).min(frontier)..frontier).collect();
+            (RelayPlan::Replay(resume.clone(), state.clone()), input)
         }
         _ if endpoint.output != OutputEnd::Open => (RelayPlan::Silent, Vec::new()),
         Ok(Restart::Http { feed, resume }) => (RelayPlan::Http(resume.clone()), feed.logged(log, frontier)),

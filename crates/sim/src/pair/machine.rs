@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use proto::Instant;
 use proto::action::{Action, Gate, ServiceAction};
+use proto::follower::RestartPolicy;
 use proto::node::NodeConfig;
 use proto::packet::{Checksum, Segment};
 use proto::table::{ConnectionId, Direction};
@@ -17,6 +18,7 @@ use super::application::{ApplicationFactory, ReadPace, Served, SimApplication};
 use super::arbiter::{SimArbiter, TimedAnswer};
 use super::clock::NodeClock;
 use super::defect::Defect;
+use super::exports::{ConnectionExports, SimExports};
 use super::judge::Judge;
 use super::ledger::PacketSpeaker;
 use super::state_sync::{HookMessage, SimHook, SimServerState, SimStateSync};
@@ -129,6 +131,7 @@ pub struct Machine {
     pub(super) lost: Vec<(SocketAddr, String)>,
     pub(super) agent: AgentThread,
     pub(super) hook: SimHook,
+    pub(super) exports: SimExports,
     /// The node's clock. All times in this struct are times of this clock. Functions that get a time of the world convert it.
     pub(super) clock: NodeClock,
     /// The node's time at the beginning of the agent's present step.
@@ -174,6 +177,7 @@ impl Machine {
         let now = clock.read(now);
         let agent = AgentThread::new(now, config.core.incarnation);
         let vip = config.core.services[0].table.vip;
+        let exports = SimExports::default();
         Self {
             wire: SimWire::new(
                 vip,
@@ -182,7 +186,7 @@ impl Machine {
                 config.core.detector.agent_timeout,
                 config.defect,
             ),
-            host: started(&config, vip, seed),
+            host: started(&config, vip, seed, &exports),
             config,
             vip,
             judge,
@@ -205,6 +209,7 @@ impl Machine {
             lost: Vec::new(),
             agent,
             hook: SimHook::default(),
+            exports,
             clock,
             at: now,
             late_gate: 0,
@@ -371,7 +376,7 @@ impl Machine {
 
     /// The server listens again.
     pub(super) fn listen_again(&mut self) {
-        listen(&mut self.host, &self.config, self.vip);
+        listen(&mut self.host, &self.config, self.vip, &self.exports);
     }
 
     /// Notes an action in the trace, unless it is too frequent to be of interest.
@@ -553,15 +558,20 @@ impl Machine {
 }
 
 /// A stack on which the application listens.
-fn started(config: &StationConfig, vip: SocketAddr, seed: u64) -> Host {
+fn started(config: &StationConfig, vip: SocketAddr, seed: u64, exports: &SimExports) -> Host {
     let mut host = Host::new(config.host.clone(), seed);
-    listen(&mut host, config, vip);
+    listen(&mut host, config, vip, exports);
     host
 }
 
-fn listen(host: &mut Host, config: &StationConfig, vip: SocketAddr) {
+fn listen(host: &mut Host, config: &StationConfig, vip: SocketAddr, exports: &SimExports) {
     let (program, pace) = (Rc::clone(&config.program), config.pace);
+    let has_exports = config.core.services[0].table.policy == RestartPolicy::Snapshot;
+    let exports = has_exports.then(|| exports.clone());
     host.listen(vip.port(), move |client| {
-        Box::new(Served::new(program(client), pace))
+        let exports = exports
+            .clone()
+            .map(|exports| ConnectionExports::new(exports, client));
+        Box::new(Served::new(program(client), pace, exports))
     });
 }

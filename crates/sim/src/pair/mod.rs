@@ -25,6 +25,7 @@ mod defect;
 mod distort;
 pub mod draw;
 pub mod echo;
+mod exports;
 mod hook;
 pub mod http;
 mod judge;

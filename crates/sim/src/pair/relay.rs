@@ -11,6 +11,8 @@
 //!  idle, relaying ── failure ──▶ delivering ──▶ reset
 //! ```
 
+use std::sync::Arc;
+
 use proto::Instant;
 use proto::connection::OutputEnd;
 use proto::restart::{http, replay, replica};
@@ -23,9 +25,9 @@ use crate::tcp::{EndpointState, TcpEndpoint};
 pub(super) enum RelayPlan {
     /// A fresh program gets the logged input from the restart point on, then what the client sends.
     Http(http::HttpResume),
-    /// A fresh program gets all logged input, then what the client sends. The program repeats the output that the
-    /// [`Repetition`](replay::Repetition) describes.
-    Replay(replay::Repetition),
+    /// A fresh program imports the state, if there is one, and gets the logged input from the restart point on, then what the client
+    /// sends. The program repeats the output that the [`Repetition`](replay::Repetition) describes.
+    Replay(replay::Repetition, Option<Arc<[u8]>>),
     /// The replica continues. It gets the logged input that it has not been fed, then what the client sends.
     Replica(replica::ReplicaResume, Box<dyn SimApplication>),
     /// Nothing more is relayed.
@@ -89,6 +91,7 @@ enum RelayFilter {
 impl SimRelay {
     /// The relay of an adopted connection. `start` starts a fresh program.
     pub(super) fn new(
+        now: Instant,
         adoption: RelayAdoption,
         start: impl FnOnce() -> Box<dyn SimApplication> + 'static,
     ) -> Self {
@@ -118,10 +121,14 @@ impl SimRelay {
                 outgoing = first;
                 RelayPhase::Relaying(RelayFilter::Replica(resumer), application)
             }
-            RelayPlan::Replay(resume) => {
+            RelayPlan::Replay(resume, state) => {
                 let filter = RelayFilter::Replay(Box::new(replay::RepetitionFilter::new(resume)));
                 let start = std::mem::replace(&mut start, started());
-                RelayPhase::Relaying(filter, start())
+                let mut application = start();
+                if let Some(state) = state {
+                    application.import_state(now, &state);
+                }
+                RelayPhase::Relaying(filter, application)
             }
         };
         Self {

@@ -98,6 +98,7 @@ impl Station {
         self.machine.replicas.clear();
         self.machine.verdicts.clear();
         self.machine.hook.kill();
+        self.machine.exports.clear();
         self.machine
             .judge
             .borrow_mut()
@@ -284,6 +285,9 @@ impl Station {
             let epoch = answer.epoch;
             self.core.handle(now, 0, ServiceInput::Verdict { epoch, verdict });
         }
+        while let Some(call) = self.machine.exports.take() {
+            self.core.handle(now, 0, ServiceInput::Export(call));
+        }
         for (run, outcome) in std::mem::take(&mut self.machine.hook.outcomes) {
             self.core.handle(now, 0, ServiceInput::Synced { run, outcome });
         }
@@ -298,6 +302,8 @@ impl Station {
             AgentMessage::Ask(_) | AgentMessage::AskAll(_) => {}
             AgentMessage::Told(told) => self.core.handle(now, 0, ServiceInput::Told(told)),
             AgentMessage::Page(page) => self.core.handle(now, 0, ServiceInput::Page(page)),
+            AgentMessage::Part(part) => self.core.handle(now, 0, ServiceInput::Part(part)),
+            AgentMessage::Receipt(receipt) => self.core.handle(now, 0, ServiceInput::Receipt(receipt)),
         }
     }
 

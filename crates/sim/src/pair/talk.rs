@@ -34,7 +34,7 @@ impl SimClient {
                 };
                 Self::Http(http::HttpClient::new(vec![planned], false, None))
             }
-            RestartPolicy::Replica | RestartPolicy::Replay => {
+            RestartPolicy::Replica | RestartPolicy::Replay | RestartPolicy::Snapshot => {
                 let message = echo::EchoMessage {
                     upload: 0,
                     download: len,

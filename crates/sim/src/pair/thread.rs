@@ -10,6 +10,7 @@ use proto::Instant;
 use proto::action::{Action, Heartbeat, ServiceAction};
 use proto::census::ClientTerms;
 use proto::census::{CensusPage, PageQuery};
+use proto::export::{PartReceipt, SnapshotPart};
 use proto::pause::PauseWatch;
 use serde::{Deserialize, Serialize};
 
@@ -71,6 +72,8 @@ pub(super) enum AgentMessage {
     Told(Vec<ClientTerms>),
     AskAll(PageQuery),
     Page(CensusPage),
+    Part(SnapshotPart),
+    Receipt(PartReceipt),
 }
 
 /// A message in transit. The network may deliver it more than once.

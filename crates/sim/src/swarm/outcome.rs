@@ -54,6 +54,9 @@ pub struct RunOutcome {
     pub mutual_fences: usize,
     /// Number of all connections.
     pub connections: usize,
+    /// Number of snapshots that backups kept, and number of states that applications imported, as the machines have counted since their
+    /// last boot.
+    pub snapshots: (u64, u64),
     /// Simulated time of the run.
     pub time: Duration,
 }

@@ -134,6 +134,11 @@ impl<'a> SwarmRun<'a> {
         let seen = std::mem::take(&mut self.seen);
         verdict::judge(self.scenario, &self.pair, &self.silences, seen, &mut outcome);
         outcome.time = self.now().since(Instant::ZERO);
+        for station in self.pair.stations() {
+            let (kept, imported) = station.machine().snapshot_counts();
+            outcome.snapshots.0 += kept;
+            outcome.snapshots.1 += imported;
+        }
         outcome
     }
 

@@ -236,7 +236,7 @@ impl Scenario {
                 failures: draw.pick(&[0, 0, 0, 1, 2]),
             });
         } else if draw.chance(0.5) {
-            self.policy = RestartPolicy::Replay;
+            self.policy = draw.pick(&[RestartPolicy::Replay, RestartPolicy::Snapshot]);
         }
     }
 

@@ -38,7 +38,7 @@ fn talk(policy: RestartPolicy, connection: usize) -> SimClient {
             });
             SimClient::Http(http::HttpClient::new(planned.into(), false, None))
         }
-        RestartPolicy::Replica | RestartPolicy::Replay => {
+        RestartPolicy::Replica | RestartPolicy::Replay | RestartPolicy::Snapshot => {
             let message = |after| {
                 let message = echo::EchoMessage {
                     upload: 10,

@@ -11,7 +11,12 @@ const SEEDS: u64 = 300;
 
 fn any(seed: u64, tweak: impl FnOnce(&mut Draw, &mut SimPairConfig)) -> (SimPair, Draw) {
     let mut draw = Draw::new(seed);
-    let policy = draw.pick(&[RestartPolicy::Http, RestartPolicy::Replica, RestartPolicy::Replay]);
+    let policy = draw.pick(&[
+        RestartPolicy::Http,
+        RestartPolicy::Replica,
+        RestartPolicy::Replay,
+        RestartPolicy::Snapshot,
+    ]);
     let mut config = draw.config(seed, policy);
     tweak(&mut draw, &mut config);
     let count = 1 + draw.below(8);
@@ -87,7 +92,12 @@ fn spilled() {
     let mut spilled = 0;
     for_seeds("spilled", 0..SEEDS / 10, |seed, _| {
         let mut draw = Draw::new(seed);
-        let policy = draw.pick(&[RestartPolicy::Http, RestartPolicy::Replica, RestartPolicy::Replay]);
+        let policy = draw.pick(&[
+            RestartPolicy::Http,
+            RestartPolicy::Replica,
+            RestartPolicy::Replay,
+            RestartPolicy::Snapshot,
+        ]);
         let mut config = draw.config(seed, policy);
         config.log_limit = (MEMORY, FullLogPolicy::Spilled);
         // The bytes under way in either direction may exceed `MEMORY`.

@@ -71,7 +71,9 @@ fn what_was_lost_with_the_primary_is_said_again_at_once() {
         let mut pair = SimPair::new(&SimPairConfig::quiet(2, policy));
         let talk = match policy {
             RestartPolicy::Http => get(9_000),
-            RestartPolicy::Replica | RestartPolicy::Replay => messages(&[(10, 9_000, Duration::ZERO)], false),
+            RestartPolicy::Replica | RestartPolicy::Replay | RestartPolicy::Snapshot => {
+                messages(&[(10, 9_000, Duration::ZERO)], false)
+            }
         };
         pair.connect(at(100 * MS), talk);
         let path = pair.path;
@@ -115,7 +117,7 @@ fn half_open(policy: RestartPolicy, heard: Instant) -> SimPair {
     let mut pair = SimPair::new(&SimPairConfig::quiet(4, policy));
     let talk = match policy {
         RestartPolicy::Http => get(10_000),
-        RestartPolicy::Replica | RestartPolicy::Replay => {
+        RestartPolicy::Replica | RestartPolicy::Replay | RestartPolicy::Snapshot => {
             messages(&[(10_000, 10_000, Duration::ZERO)], false)
         }
     };

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use linux::keeper::{self, Adoption, AdoptionPlan, LoggedInput};
+use proto::Instant;
 use proto::action::ServiceIndex;
 use proto::connection::{Connection, Endpoint, OutputEnd};
 use proto::follower::Restart;
 use proto::restart::http::Volatile;
-use proto::{Instant, Offset};
 
 use crate::keepers::Keepers;
 
@@ -190,10 +190,14 @@ impl RelayThread {
                 (AdoptionPlan::Replica { resume }, input)
             }
             // An application that starts anew reads on, too.
-            Ok(Restart::Replay { resume }) => {
-                let input = log.parts(Offset::ZERO..frontier).collect();
-                let resume = resume.clone();
-                (AdoptionPlan::Replay { resume }, input)
+            Ok(Restart::Replay {
+                input_from,
+                resume,
+                state,
+            }) => {
+                let input = log.parts((*input_from).min(frontier)..frontier).collect();
+                let (resume, state) = (resume.clone(), state.clone());
+                (AdoptionPlan::Replay { resume, state }, input)
             }
             _ if endpoint.output != OutputEnd::Open => (AdoptionPlan::Silent, LoggedInput::default()),
             Ok(Restart::Http { feed, resume }) => (

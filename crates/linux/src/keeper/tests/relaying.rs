@@ -275,7 +275,12 @@ fn an_application_that_starts_anew_may_speak_first_and_repeats_what_was_said() {
         let mut followed = ReplayTracker::new();
         followed.on_output(said.as_bytes());
         let resume = followed.repetition();
-        let adoption = adoption(1, &connection, address, AdoptionPlan::Replay { resume });
+        let adoption = adoption(
+            1,
+            &connection,
+            address,
+            AdoptionPlan::Replay { resume, state: None },
+        );
         let mut client = lab.adopt(adoption, connection, &[logged.as_bytes()]);
         if logged.is_empty() {
             let greeting = read_exactly(&mut client, "hello, ".len() - said.len());
@@ -301,7 +306,12 @@ fn an_application_that_says_something_else_ends_the_connection() {
     let mut followed = ReplayTracker::new();
     followed.on_output(b"hello");
     let resume = followed.repetition();
-    let adoption = adoption(1, &connection, address, AdoptionPlan::Replay { resume });
+    let adoption = adoption(
+        1,
+        &connection,
+        address,
+        AdoptionPlan::Replay { resume, state: None },
+    );
     let mut client = lab.adopt(adoption, connection, &[]);
     assert!(read_to_end(&mut client).is_err(), "a reset");
     application.join().unwrap();

@@ -1,0 +1,192 @@
+use std::io::{IoSlice, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream as Application;
+use std::sync::mpsc::Receiver;
+
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use proto::export::STATE_MAX;
+
+use super::*;
+use crate::control::{Call, ControlServer, ExportRequest};
+
+/// A server of snapshots for one service, with an agent that the test plays.
+struct ServerTestbed {
+    directory: tempfile::TempDir,
+    calls: Receiver<Call>,
+    application: TcpStream,
+    client: TcpStream,
+    _control: ControlServer,
+}
+
+impl ServerTestbed {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (control, asker, calls) = ControlServer::open(directory.path(), || ()).expect("a control socket");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let vip = listener.local_addr().expect("bound");
+        let client = TcpStream::connect(vip).expect("connected");
+        let (application, _) = listener.accept().expect("accepted");
+        let service = SnapshotService {
+            index: 3,
+            vip,
+            application: "127.0.0.1:1".parse().expect("an address"),
+        };
+        let server = Arc::new(SnapshotServer {
+            services: vec![service],
+            state_dir: directory.path().to_owned(),
+            asker,
+            receiving: Semaphore::new(RECEIVING_MAX),
+            imported: ImportCounter::default(),
+        });
+        let path = directory.path().join("snapshots.sock");
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(async {
+                accept(&open(&path).expect("a socket"), server).await;
+            });
+        });
+        Self {
+            directory,
+            calls,
+            application,
+            client,
+            _control: control,
+        }
+    }
+
+    fn connect(&self) -> Application {
+        let path = self.directory.path().join("snapshots.sock");
+        loop {
+            match Application::connect(&path) {
+                Ok(stream) => return stream,
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    /// Answers the next call as the agent does, and returns its request.
+    fn answer(&self, outcome: ExportOutcome) -> ExportRequest {
+        match self.calls.recv().expect("the server asks") {
+            Call::Export(request, reply) => {
+                reply.send(outcome).expect("the server waits");
+                request
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Sends a request with the descriptor of `connection`.
+fn ask(server: &mut Application, operation: u32, size: usize, state: &[u8], connection: Option<&TcpStream>) {
+    let mut head = Vec::new();
+    head.extend(0x3153_4653_u32.to_ne_bytes());
+    head.extend(operation.to_ne_bytes());
+    head.extend((size as u64).to_ne_bytes());
+    let descriptors: Vec<_> = connection
+        .iter()
+        .map(|connection| connection.as_raw_fd())
+        .collect();
+    let rights = [ControlMessage::ScmRights(&descriptors)];
+    let rights = if descriptors.is_empty() {
+        &rights[..0]
+    } else {
+        &rights[..]
+    };
+    sendmsg::<()>(
+        server.as_raw_fd(),
+        &[IoSlice::new(&head)],
+        rights,
+        MsgFlags::empty(),
+        None,
+    )
+    .expect("sent");
+    server.write_all(state).expect("sent");
+}
+
+/// The status, the flag and the size of the next answer.
+fn hear(server: &mut Application) -> (u32, u32, u64) {
+    let mut head = [0; 16];
+    server.read_exact(&mut head).expect("an answer");
+    let number = |at: usize| u32::from_ne_bytes(head[at..at + 4].try_into().unwrap());
+    (
+        number(0),
+        number(4),
+        u64::from_ne_bytes(head[8..].try_into().unwrap()),
+    )
+}
+
+#[test]
+fn an_export_has_the_offsets_of_its_connection() {
+    let mut testbed = ServerTestbed::new();
+    testbed.client.write_all(&[1; 1000]).unwrap();
+    testbed.application.read_exact(&mut [0; 300]).unwrap();
+    testbed.application.write_all(&[2; 70]).unwrap();
+    let mut server = testbed.connect();
+    let outcomes = [
+        (ExportOutcome::Kept, (0, 1, 0)),
+        (ExportOutcome::NotKept("no backup".into()), (0, 0, 0)),
+        (ExportOutcome::Moved, (1, 0, 0)),
+        (ExportOutcome::TimedOut, (6, 0, 0)),
+    ];
+    for (outcome, answer) in outcomes {
+        ask(&mut server, 1, 5, b"state", Some(&testbed.application));
+        let ExportRequest { service, call, waits } = testbed.answer(outcome);
+        assert_eq!((service, waits, &*call.state), (3, true, b"state".as_slice()));
+        assert_eq!(call.client, testbed.client.local_addr().unwrap());
+        assert_eq!((call.input.0, call.output.0), (300, 70));
+        assert_eq!(hear(&mut server), answer);
+    }
+    testbed.application.write_all(&[2; 30]).unwrap();
+    ask(&mut server, 2, 0, b"", Some(&testbed.application));
+    let request = testbed.answer(ExportOutcome::Kept);
+    assert!(!request.waits);
+    assert_eq!(request.call.output.0, 100);
+    assert_eq!(hear(&mut server), (0, 1, 0));
+}
+
+#[test]
+fn bad_requests_have_an_answer() {
+    let mut testbed = ServerTestbed::new();
+    let mut server = testbed.connect();
+    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
+    let other = TcpStream::connect(stranger.local_addr().unwrap()).unwrap();
+    ask(&mut server, 1, 1, b"a", Some(&other));
+    assert_eq!(hear(&mut server), (2, 0, 0), "of no service");
+    let large = vec![0; STATE_MAX + 1];
+    ask(&mut server, 1, large.len(), &large, Some(&testbed.application));
+    assert_eq!(hear(&mut server), (4, 0, STATE_MAX as u64));
+    ask(&mut server, 3, 100, b"", Some(&testbed.application));
+    assert_eq!(
+        hear(&mut server),
+        (0, 0, 0),
+        "the client has connected to this node itself"
+    );
+    // The application ends its output, so a restarted one could not go on.
+    testbed.application.shutdown(Shutdown::Write).unwrap();
+    testbed.client.read_to_end(&mut Vec::new()).unwrap();
+    for (has_moved, status) in [(false, 3), (true, 1)] {
+        ask(&mut server, 1, 1, b"a", Some(&testbed.application));
+        match testbed.calls.recv().unwrap() {
+            Call::HasMoved(3, reply) => reply.send(has_moved).unwrap(),
+            call => panic!("{call:?}"),
+        }
+        assert_eq!(hear(&mut server), (status, 0, 0));
+    }
+    for (operation, connection) in [(9, Some(&testbed.application)), (1, None)] {
+        let mut server = testbed.connect();
+        ask(&mut server, operation, 0, b"", connection);
+        assert_eq!(hear(&mut server), (7, 0, 0));
+        assert_eq!(server.read(&mut [0]).unwrap(), 0, "the server hangs up");
+    }
+}
+
+/// An application that cannot be told the outcome asks the next agent.
+#[test]
+fn a_request_is_cut_if_the_agent_stops() {
+    let testbed = ServerTestbed::new();
+    let mut server = testbed.connect();
+    ask(&mut server, 1, 1, b"a", Some(&testbed.application));
+    drop(testbed.calls.recv().unwrap());
+    assert_eq!(server.read(&mut [0]).unwrap(), 0);
+}

@@ -1,0 +1,133 @@
+//! A local application's end of a TCP connection, whose descriptor the application has sent: how far it has read and written.
+
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use socket2::SockRef;
+
+use crate::repair::tcp_info;
+
+/// Receives bytes from a Unix stream socket, and the descriptor that came with them. If several descriptors came, keeps the last one and
+/// closes the others.
+///
+/// # Errors
+/// The kernel's error.
+pub fn receive_with_descriptor(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = nix::cmsg_space!([RawFd; 4]);
+    let mut slices = [IoSliceMut::new(bytes)];
+    let received = recvmsg::<()>(
+        socket.as_raw_fd(),
+        &mut slices,
+        Some(&mut space),
+        MsgFlags::MSG_CMSG_CLOEXEC,
+    )?;
+    let mut descriptor = None;
+    for control in received.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(raw) = control {
+            for raw in raw {
+                // SAFETY: the kernel has just made this descriptor for us.
+                descriptor = Some(unsafe { OwnedFd::from_raw_fd(raw) });
+            }
+        }
+    }
+    Ok((received.bytes, descriptor))
+}
+
+/// How far an application has used a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionProgress {
+    /// The application's own address.
+    pub local: SocketAddr,
+    /// The other end.
+    pub peer: SocketAddr,
+    /// Number of bytes that the application has read, without the end of the stream.
+    pub read: u64,
+    /// Number of bytes that the application has written.
+    pub written: u64,
+}
+
+/// Why the progress of a socket cannot be known.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgressError {
+    /// It is not a TCP socket with a connection, or never had one.
+    #[error("not a TCP connection")]
+    NotAConnection,
+    /// The connection has ended, or the application has ended its output. The application's own address is this one.
+    #[error("the connection at {0} has ended")]
+    Ended(SocketAddr),
+    /// The values changed during each attempt to read them.
+    #[error("the connection's counters do not stand still")]
+    Restless,
+}
+
+/// Attempts to read values that belong together. Data that arrives between two reads causes another attempt.
+const ATTEMPTS: usize = 1_000;
+
+/// How far the application has used this connection. The application must not use the connection meanwhile.
+///
+/// # Errors
+/// Why this cannot be known.
+pub fn progress(connection: &OwnedFd) -> Result<ConnectionProgress, ProgressError> {
+    let socket = SockRef::from(connection);
+    let is_tcp = socket.protocol().ok().flatten() == Some(socket2::Protocol::TCP);
+    let local = socket.local_addr().ok().and_then(|address| address.as_socket());
+    let (true, Some(local)) = (is_tcp, local) else {
+        return Err(ProgressError::NotAConnection);
+    };
+    for _ in 0..ATTEMPTS {
+        let not_known = |_| ProgressError::NotAConnection;
+        let before = tcp_info(connection).map_err(not_known)?;
+        match before.tcpi_state {
+            ESTABLISHED | CLOSE_WAIT => {}
+            LISTEN => return Err(ProgressError::NotAConnection),
+            _ => return Err(ProgressError::Ended(canonical(local))),
+        }
+        let unread = queued(connection, libc::FIONREAD).map_err(not_known)?;
+        let unacknowledged = queued(connection, libc::TIOCOUTQ).map_err(not_known)?;
+        let after = tcp_info(connection).map_err(not_known)?;
+        let counters =
+            |info: &libc::tcp_info| (info.tcpi_bytes_received, info.tcpi_bytes_acked, info.tcpi_state);
+        if counters(&before) != counters(&after) {
+            continue;
+        }
+        let Some(peer) = socket.peer_addr().ok().and_then(|address| address.as_socket()) else {
+            continue; // it has just ended
+        };
+        // The kernel counts the client's FIN as a byte received.
+        let fin = u64::from(after.tcpi_state == CLOSE_WAIT);
+        return Ok(ConnectionProgress {
+            local: canonical(local),
+            peer: canonical(peer),
+            read: after.tcpi_bytes_received - fin - unread,
+            written: after.tcpi_bytes_acked + unacknowledged,
+        });
+    }
+    Err(ProgressError::Restless)
+}
+
+/// States of a socket, as in the kernel's tcp_states.h.
+const ESTABLISHED: u8 = 1;
+const CLOSE_WAIT: u8 = 8;
+const LISTEN: u8 = 10;
+
+/// Number of bytes in one of the socket's queues.
+fn queued(connection: &OwnedFd, request: libc::Ioctl) -> io::Result<u64> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: both requests write one int.
+    let outcome = unsafe { libc::ioctl(connection.as_raw_fd(), request, &raw mut bytes) };
+    if outcome == 0 {
+        Ok(u64::try_from(bytes).unwrap_or(0))
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// The address without the IPv6 form of an IPv4 address.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}

@@ -1,0 +1,297 @@
+//! Snapshots on their way from the primary to the backup: the eager transfer of Migratory TCP. Each service has one [`Exports`], the
+//! primary's half, and one [`Arrivals`], the backup's half.
+//!
+//! ```text
+//!   application ── state ──▶ Exports ── parts ────▶ Arrivals ──▶ the connection's restart point
+//!               ◀─ outcome ─         ◀─ receipts ──
+//! ```
+//!
+//! Parts and receipts may be lost, or come twice. A receipt says how much of the state has arrived without a gap. Without a receipt, the
+//! primary sends again from there. A snapshot may have to wait at the backup for the output before it
+//! ([`restart::snapshot`](crate::restart::snapshot)). The backup sends another receipt when it has waited long enough.
+
+mod arrivals;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::arrivals::Arrivals;
+use crate::restart::snapshot::{Snapshot, SnapshotStanding};
+use crate::seq::in_reach;
+use crate::{Instant, Offset};
+
+/// Largest state in bytes.
+pub const STATE_MAX: usize = 16 << 20;
+/// Largest number of state bytes in one part. A part fits into one datagram.
+pub const PART_MAX: usize = 16 << 10;
+/// Number of states that are transferred at the same time.
+const ACTIVE_MAX: usize = 4;
+/// Bytes of one state that may be sent without a receipt. Small enough for the receiver's socket buffer.
+const WINDOW: usize = 4 * PART_MAX;
+/// Time without a receipt after which parts are sent again.
+const RESEND: Duration = Duration::from_millis(50);
+/// Interval at which the primary asks about a snapshot that has arrived and waits at the backup.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// Longest time from the application's call to its outcome.
+const EXPORT_MAX: Duration = Duration::from_secs(30);
+/// Bytes of all states that wait to be transferred.
+const QUEUE_MAX: usize = 256 << 20;
+
+/// A part of a snapshot, for the backup.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotPart {
+    /// The snapshot's number.
+    #[serde(deserialize_with = "in_reach")]
+    pub number: u64,
+    /// The client of its connection.
+    pub client: SocketAddr,
+    /// End of the input that the application had read.
+    pub input: Offset,
+    /// End of the output that the application had written.
+    pub output: Offset,
+    /// Length of the whole state.
+    pub size: usize,
+    /// Where this part begins in the state.
+    pub at: usize,
+    /// The part itself.
+    pub bytes: Vec<u8>,
+}
+
+impl std::fmt::Debug for SnapshotPart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (end, size) = (self.at + self.bytes.len(), self.size);
+        write!(
+            f,
+            "bytes {}..{end} of {size} of snapshot {} of {}",
+            self.at, self.number, self.client
+        )
+    }
+}
+
+/// The backup's answer to a part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartReceipt {
+    /// The snapshot's number.
+    pub number: u64,
+    /// The client of its connection.
+    pub client: SocketAddr,
+    /// Bytes of the state that have arrived without a gap.
+    pub arrived: usize,
+    /// Where the snapshot stands, if it has arrived whole, or will not be taken.
+    pub standing: Option<SnapshotStanding>,
+}
+
+/// The outcome of an application's call of `export_state`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExportOutcome {
+    /// The snapshot, or a later one of the same connection, is the restart point on the backup.
+    Kept,
+    /// No backup protects the connection now, for this reason.
+    NotKept(String),
+    /// This node does not serve the connection any more.
+    Moved,
+    /// The backup did not keep the snapshot in time.
+    TimedOut,
+}
+
+/// A snapshot to be transferred.
+#[derive(Debug)]
+struct Export {
+    client: SocketAddr,
+    snapshot: Snapshot,
+    /// The calls that wait for the outcome. A later snapshot of the same connection answers the calls of an earlier one, too.
+    calls: Vec<u64>,
+    called: Instant,
+    arrived: usize,
+    next: usize,
+    /// Whether the backup is to be asked where the snapshot stands.
+    asks: bool,
+    /// Whether the whole state has arrived, so that the backup's decision is all that is missing.
+    waits: bool,
+    again: Instant,
+}
+
+impl Export {
+    /// The next part to send now.
+    fn poll_part(&mut self, now: Instant) -> Option<SnapshotPart> {
+        let size = self.snapshot.state.len();
+        let to = size.min(self.next + PART_MAX).min(self.arrived + WINDOW);
+        if to == self.next && !self.asks {
+            return None;
+        }
+        let bytes = self.snapshot.state[self.next..to].to_vec();
+        let at = std::mem::replace(&mut self.next, to);
+        self.asks = false;
+        self.again = self.again.max(now + if self.waits { ASK_AGAIN } else { RESEND });
+        Some(SnapshotPart {
+            number: self.snapshot.number,
+            client: self.client,
+            input: self.snapshot.input,
+            output: self.snapshot.output,
+            size,
+            at,
+            bytes,
+        })
+    }
+}
+
+/// Snapshots that this node's application has exported and that have no outcome yet.
+#[derive(Debug)]
+pub struct Exports {
+    last_number: u64,
+    /// In the order of the calls. The first ones of those that have not arrived are being transferred.
+    queue: VecDeque<Export>,
+    finished: VecDeque<(Vec<u64>, ExportOutcome)>,
+}
+
+impl Exports {
+    /// No snapshots. Numbers begin at the time `now`, so they are higher than those of an earlier agent of this node.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            last_number: now.as_nanos(),
+            queue: VecDeque::new(),
+            finished: VecDeque::new(),
+        }
+    }
+
+    /// The application has exported a state. `call` identifies its call.
+    pub fn begin(
+        &mut self,
+        now: Instant,
+        call: u64,
+        client: SocketAddr,
+        (input, output): (Offset, Offset),
+        state: Arc<[u8]>,
+    ) {
+        let queued: usize = self.queue.iter().map(|export| export.snapshot.state.len()).sum();
+        if queued + state.len() > QUEUE_MAX {
+            let why = "too many snapshots wait to be transferred".to_owned();
+            return self.finished.push_back((vec![call], ExportOutcome::NotKept(why)));
+        }
+        self.last_number += 1;
+        let number = self.last_number;
+        let mut calls = vec![call];
+        // A snapshot that is not under way yet is superseded.
+        let is_superseded = |export: &Export| export.client == client && export.next == 0 && export.asks;
+        if let Some(at) = self.queue.iter().position(is_superseded) {
+            let superseded = self.queue.remove(at).expect("it was found");
+            calls.extend(superseded.calls);
+        }
+        self.queue.push_back(Export {
+            client,
+            snapshot: Snapshot {
+                number,
+                input,
+                output,
+                state,
+            },
+            calls,
+            called: now,
+            arrived: 0,
+            next: 0,
+            asks: true,
+            waits: false,
+            again: now,
+        });
+    }
+
+    /// The next part to send.
+    pub fn poll_part(&mut self, now: Instant) -> Option<SnapshotPart> {
+        let mut active = 0;
+        for export in &mut self.queue {
+            active += usize::from(!export.waits);
+            if active > ACTIVE_MAX {
+                return None;
+            }
+            if let Some(part) = export.poll_part(now) {
+                return Some(part);
+            }
+        }
+        None
+    }
+
+    /// Handles the backup's answer.
+    pub fn on_receipt(&mut self, now: Instant, receipt: &PartReceipt) {
+        let outcome = match &receipt.standing {
+            Some(SnapshotStanding::Kept) => {
+                // Earlier snapshots of this connection are no longer needed.
+                let (client, number) = (receipt.client, receipt.number);
+                let is_kept = |export: &Export| export.client == client && export.snapshot.number <= number;
+                return self.finish(is_kept, &ExportOutcome::Kept);
+            }
+            Some(SnapshotStanding::Refused(why)) => Some(ExportOutcome::NotKept(why.clone())),
+            Some(SnapshotStanding::Waits) | None => None,
+        };
+        let is_meant =
+            |export: &Export| export.snapshot.number == receipt.number && export.client == receipt.client;
+        if let Some(outcome) = outcome {
+            return self.finish(is_meant, &outcome);
+        }
+        let Some(export) = self.queue.iter_mut().find(|export| is_meant(export)) else {
+            return;
+        };
+        let arrived = receipt.arrived.min(export.snapshot.state.len());
+        if arrived > export.arrived {
+            export.next = export.next.max(arrived);
+            export.again = now + RESEND;
+        } else if arrived < export.arrived {
+            export.next = arrived; // the backup has lost the parts, or this receipt was overtaken by a later one
+        }
+        export.arrived = arrived;
+        if receipt.standing.is_some() {
+            export.waits = true;
+            export.again = now + ASK_AGAIN;
+        }
+    }
+
+    /// Ends the wait for all snapshots.
+    pub fn finish_all(&mut self, outcome: &ExportOutcome) {
+        self.finish(|_| true, outcome);
+    }
+
+    fn finish(&mut self, which: impl Fn(&Export) -> bool, outcome: &ExportOutcome) {
+        let finished = &mut self.finished;
+        self.queue.retain_mut(|export| {
+            let is_finished = which(export);
+            if is_finished {
+                finished.push_back((std::mem::take(&mut export.calls), outcome.clone()));
+            }
+            !is_finished
+        });
+    }
+
+    /// Sends again what has had no receipt for too long, and ends waits that are too long.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.finish(
+            |export| now.since(export.called) >= EXPORT_MAX,
+            &ExportOutcome::TimedOut,
+        );
+        for export in &mut self.queue {
+            let is_begun = export.next > 0 || !export.asks;
+            if is_begun && now >= export.again {
+                export.next = export.arrived;
+                export.asks = true;
+            }
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let due = self.queue.iter().map(|export| {
+            let end = export.called + EXPORT_MAX;
+            if export.asks { end } else { end.min(export.again) }
+        });
+        due.min()
+    }
+
+    /// The next calls that have an outcome.
+    pub fn poll_outcome(&mut self) -> Option<(Vec<u64>, ExportOutcome)> {
+        self.finished.pop_front()
+    }
+}

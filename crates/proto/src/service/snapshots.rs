@@ -1,0 +1,99 @@
+//! Snapshots of the service's connections: the primary sends them, the backup makes them restart points ([`crate::export`]).
+
+use super::{ExportCall, Service};
+use crate::Instant;
+use crate::action::ServiceAction;
+use crate::export::{ExportOutcome, PartReceipt, SnapshotPart};
+use crate::restart::snapshot::SnapshotStanding;
+use crate::role::Role;
+use crate::table::ConnectionId;
+
+impl Service {
+    /// The application on this node has exported its state for a connection.
+    pub(super) fn on_export(&mut self, now: Instant, call: ExportCall) {
+        let ExportCall {
+            call,
+            client,
+            input,
+            output,
+            state,
+        } = call;
+        self.exports.begin(now, call, client, (input, output), state);
+        self.send_snapshots(now);
+    }
+
+    /// Sends the parts of snapshots that are due, and tells the application the outcomes. A node that speaks without a wire has no one to
+    /// send to. While it is not decided whether this node goes on without its wire, everything waits.
+    pub(super) fn send_snapshots(&mut self, now: Instant) {
+        self.exports.handle_timeout(now);
+        match self.role() {
+            Role::Primary => {
+                while let Some(part) = self.exports.poll_part(now) {
+                    self.actions.push_back(ServiceAction::SendPart(part));
+                }
+            }
+            Role::Joining | Role::Claiming | Role::TakingOver => {}
+            Role::Sole => {
+                let why = "this node serves without a backup".to_owned();
+                self.exports.finish_all(&ExportOutcome::NotKept(why));
+            }
+            Role::Returning | Role::Backup | Role::Standby => self.exports.finish_all(&ExportOutcome::Moved),
+        }
+        while let Some((calls, outcome)) = self.exports.poll_outcome() {
+            self.actions.push_back(ServiceAction::Exported { calls, outcome });
+        }
+    }
+
+    /// The backup has answered a part of a snapshot.
+    pub(super) fn on_receipt(&mut self, now: Instant, receipt: &PartReceipt) {
+        self.exports.on_receipt(now, receipt);
+        self.send_snapshots(now);
+    }
+
+    /// A part of a snapshot came from the primary. Call this after reading the log.
+    pub(super) fn on_part(&mut self, part: SnapshotPart) {
+        let (number, client, size) = (part.number, part.client, part.size);
+        let receipt = |arrived, standing| PartReceipt {
+            number,
+            client,
+            arrived,
+            standing,
+        };
+        if self.role() != Role::Backup {
+            self.arrivals.clear();
+            return; // the primary's role or this one's is about to change, so the primary asks again or stops
+        }
+        let known = self.table.find(client);
+        let standing = known.and_then(|id| self.table.get(id)?.follower().standing(number));
+        let answer = match standing {
+            Some(standing) => receipt(size, Some(standing)),
+            None => match self.arrivals.on_part(part) {
+                Err(answer) => answer,
+                Ok(snapshot) => {
+                    let taken = known.and_then(|id| self.table.on_snapshot(id, snapshot));
+                    let unknown =
+                        || SnapshotStanding::Refused("the wire does not follow the connection".into());
+                    receipt(size, Some(taken.unwrap_or_else(unknown)))
+                }
+            },
+        };
+        self.actions.push_back(ServiceAction::SendReceipt(answer));
+        self.tell_wire();
+    }
+
+    /// Tells the primary if a snapshot of this connection has become the restart point since the last call.
+    pub(super) fn tell_reached(&mut self, connection: ConnectionId) {
+        let Some(entry) = self.table.get_mut(connection) else {
+            return;
+        };
+        if let Some(number) = entry.follower_mut().take_reached() {
+            let (client, standing) = (entry.client(), Some(SnapshotStanding::Kept));
+            self.actions.push_back(ServiceAction::SendReceipt(PartReceipt {
+                number,
+                client,
+                arrived: 0,
+                standing,
+            }));
+        }
+    }
+}

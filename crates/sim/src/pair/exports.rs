@@ -1,0 +1,96 @@
+//! Policy `snapshot`: applications that export their state while they serve, as with `libsteadfast`.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use proto::Offset;
+use proto::export::ExportOutcome;
+use proto::service::ExportCall;
+
+/// Bytes that an application reads and writes before it exports its state again.
+const EXPORT_EVERY: u64 = 3_000;
+
+/// The exports of one machine's applications. Clones share them.
+#[derive(Clone, Default)]
+pub(super) struct SimExports(Rc<RefCell<ExportQueue>>);
+
+#[derive(Default)]
+struct ExportQueue {
+    /// On their way to the agent.
+    calls: VecDeque<ExportCall>,
+    kept: u64,
+    imported: u64,
+}
+
+impl SimExports {
+    /// The next call for the agent.
+    pub fn take(&self) -> Option<ExportCall> {
+        self.0.borrow_mut().calls.pop_front()
+    }
+
+    /// Notes the outcome of calls.
+    pub fn finish(&self, outcome: &ExportOutcome) {
+        self.0.borrow_mut().kept += u64::from(*outcome == ExportOutcome::Kept);
+    }
+
+    /// Notes that an application goes on from an imported state.
+    pub fn note_import(&self) {
+        self.0.borrow_mut().imported += 1;
+    }
+
+    /// Number of outcomes that said that the backup keeps a snapshot, and number of imported states.
+    pub fn counts(&self) -> (u64, u64) {
+        let queue = self.0.borrow();
+        (queue.kept, queue.imported)
+    }
+
+    /// Forgets the calls: the agent that would have taken them is dead.
+    pub fn clear(&self) {
+        self.0.borrow_mut().calls.clear();
+    }
+}
+
+/// The exports of one connection's application.
+pub(super) struct ConnectionExports {
+    exports: SimExports,
+    client: SocketAddr,
+    read: u64,
+    written: u64,
+    /// The sum of both at the last export.
+    exported: u64,
+}
+
+impl ConnectionExports {
+    /// No export yet.
+    pub fn new(exports: SimExports, client: SocketAddr) -> Self {
+        Self {
+            exports,
+            client,
+            read: 0,
+            written: 0,
+            exported: 0,
+        }
+    }
+
+    /// The application has read and written this much more. Exports its state, which `state` returns, if it is time.
+    pub fn on_progress(&mut self, read: usize, written: usize, state: impl FnOnce() -> Option<Vec<u8>>) {
+        self.read += read as u64;
+        self.written += written as u64;
+        let done = self.read + self.written;
+        if done < self.exported + EXPORT_EVERY {
+            return;
+        }
+        self.exported = done;
+        if let Some(state) = state() {
+            self.exports.0.borrow_mut().calls.push_back(ExportCall {
+                call: done,
+                client: self.client,
+                input: Offset(self.read),
+                output: Offset(self.written),
+                state: state.into(),
+            });
+        }
+    }
+}
