@@ -8,9 +8,9 @@ compares the repeated output and drops it. So a server must be deterministic fro
 The calls block. Each thread has a connection of its own to the agent, so threads do not wait for each other. In a program with asyncio,
 make the calls with asyncio.to_thread(). While the agent restarts, a call retries for up to 10 s.
 
-The environment variable STEADFAST_SNAPSHOTS is the path of the agent's socket. Its default is /run/steadfast/snapshots.sock. If the variable
-is empty, the server runs without an agent: no snapshot is kept, and all connections are new. The variable is read when the module is
-imported.
+The environment variable STEADFAST_SNAPSHOTS is the path of the agent's socket. Its default is /run/steadfast/snapshots.sock. If the
+variable is empty, the server runs without an agent: no snapshot is kept, and all connections are new. The variable is read when the module
+is imported.
 
     import steadfast
 
@@ -84,6 +84,8 @@ class NoAgent(SnapshotError):
 def export_state(connection: socket.socket | int, state: bytes | bytearray | memoryview, wait: bool = True) -> bool:
     """Exports `state` as the state of `connection`, a socket or its descriptor.
 
+    During the call, no thread reads from the connection or writes to it.
+
     With `wait`, the call returns when the backup keeps the snapshot. An effect outside of the connection that must not happen twice, such
     as a commit to a database, may follow only such a call. Without `wait`, the agent sends the snapshot while the server goes on.
 
@@ -139,14 +141,26 @@ _patience = 10
 _AWAY = (FileNotFoundError, ConnectionRefusedError, BrokenPipeError, ConnectionResetError)
 
 
-class _OpenStream(threading.local):
-    """The stream that a thread's last request left open. After a fork, the child must not use the stream of its parent."""
+class _Stream:
+    """A stream to the agent, closed with this object, and the process that opened it."""
+
+    def __init__(self):
+        self.process = os.getpid()
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(None)  # whatever socket.setdefaulttimeout() says
+        self.socket.connect(_path)
+
+    def __del__(self):
+        self.socket.close()
+
+
+class _Thread(threading.local):
+    """The stream that a thread's last request left open."""
 
     stream = None
-    process = None
 
 
-_open = _OpenStream()
+_thread = _Thread()
 
 
 def _check(status, size):
@@ -179,25 +193,14 @@ def _request(connection, operation, size, state=b""):
 
 def _attempt(descriptor, request, room):
     """Makes a request once. The stream stays open if another request may follow on it."""
-    stream, _open.stream = _open.stream, None
-    if stream and _open.process != os.getpid():
-        stream.close()
-        stream = None
-    is_open = stream is not None
-    stays_open = False
-    stream = stream or socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if not is_open:
-            stream.settimeout(None)  # whatever socket.setdefaulttimeout() says
-            stream.connect(_path)
-        answer = _exchange(stream, descriptor, request, room)
-        stays_open = answer[0] in (_DONE, _BUFFER_TOO_SMALL)
-        return answer
-    finally:
-        if stays_open:
-            _open.stream, _open.process = stream, os.getpid()
-        else:
-            stream.close()
+    stream, _thread.stream = _thread.stream, None
+    # After a fork, the child must not use the stream of its parent.
+    if stream is None or stream.process != os.getpid():
+        stream = _Stream()
+    answer = _exchange(stream.socket, descriptor, request, room)
+    if answer[0] in (_DONE, _BUFFER_TOO_SMALL):
+        _thread.stream = stream
+    return answer
 
 
 def _exchange(stream, descriptor, request, room):

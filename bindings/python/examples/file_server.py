@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """file_server.py DIRECTORY ADDRESS:PORT...: serves the files below a directory over HTTP/1.1, with GET and HEAD.
 
-This is the server of Figure 4 in Sultan et al., "Migratory TCP". It exports its state after each block of a file, and after each request. If
-the server or its node fails during a download, the server on the other node goes on from the last block.
+This is the server of Figure 4 in Sultan et al., "Migratory TCP". It exports its state after each block of a file, and after each request.
+If the server or its node fails during a download, the server on the other node goes on from the last block.
 
 From a snapshot on, the answers depend only on the input and on the files, which both nodes must have. So an answer has no Date, and no
 connection is closed because it is idle.
@@ -72,6 +72,8 @@ def decode_path(target):
 
 def parse_head(head):
     """The method, the path and whether the connection ends. `head` has no empty line at its end. GET and HEAD have no body."""
+    if b"\0" in head:
+        raise BadRequest
     request_line, *fields = head.split(b"\r\n")
     match request_line.split(b" "):
         case [method, target, (b"HTTP/1.0" | b"HTTP/1.1") as version] if method and target.startswith(b"/"):
@@ -83,7 +85,7 @@ def parse_head(head):
     closes = has_body or version == b"HTTP/1.0"
     for field in fields:
         name, colon, value = field.partition(b":")
-        if not colon or not name or name[-1:].isspace() or b"\0" in field:
+        if not colon or not name or name[-1:].isspace():
             raise BadRequest(method)
         name, value = name.lower(), value.lstrip(b" \t")
         closes |= name == b"connection" and b"close" in value.lower()

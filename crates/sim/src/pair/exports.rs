@@ -10,7 +10,7 @@ use proto::export::ExportOutcome;
 use proto::service::ExportCall;
 
 /// Bytes that an application reads and writes before it exports its state again.
-const EXPORT_EVERY: u64 = 3_000;
+const EXPORT_EVERY: u64 = 700;
 
 /// The exports of one machine's applications. Clones share them.
 #[derive(Clone, Default)]
