@@ -10,9 +10,10 @@ static __always_inline __u32 further(__u32 a, __u32 b) { return (__s32)(a - b) >
 
 /*
  * Reduces the window of a segment to a slowed client, so that the segment offers nothing beyond the client's cap. A window that the client
- * was already offered is never taken back. The first segment after the promise was added passes unchanged, because the wire does not know
- * yet what was offered. The right window edge of this segment covers all earlier offers, because the primary never moves the edge back. If
- * the window field cannot express the cap exactly, the window is rounded down, but never below the promise. Promise::pass in
+ * was already offered is never taken back: this is the promise to the client (struct promise). The agent adds a promise to the map
+ * `promises` when it adds a cap. The first segment after that passes unchanged, because the wire does not know yet what was offered. The
+ * right window edge of this segment covers all earlier offers, because the primary never moves the edge back. If the window field cannot
+ * express the cap exactly, the window is rounded down, but never below the promise. WindowPromise::pass in
  * crates/proto/src/connection/cap.rs does the same.
  */
 static __noinline int withhold(struct __sk_buff *skb, struct parsed *packet) {
@@ -54,8 +55,9 @@ static __always_inline int withhold_if_any(struct __sk_buff *skb, struct parsed 
 }
 
 /*
- * Whether a segment is a window update that the agent sends in the primary's name: an empty segment that repeats the primary's last
- * numbers and offers the window that was withheld. Like the nft guard, this function lets no RST of the agent pass.
+ * Whether a segment is a window update that the agent sends in the primary's name: an empty segment with the agent's mark, to a client that
+ * has a cap. The agent makes it from the primary's last numbers and the window that was withheld; this function does not check these
+ * values. Like the nft guard, this function lets no RST of the agent pass.
  */
 static __always_inline _Bool is_update(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (skb->mark != MARK_SPEAK || !*(volatile __u32 *)&state->caps)

@@ -21,7 +21,7 @@ struct {
 	__type(value, struct edge_flow);
 } flows SEC(".maps");
 
-/* The string of packets whose first fragment was seen. Only the first fragment has the ports. */
+/* For each fragmented packet whose first fragment was seen: the string that it takes. Only the first fragment has the ports. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1 << 14);

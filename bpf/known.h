@@ -9,9 +9,10 @@
  *
  * The map `known` has one bit for the hash of each known client's key, in two generations. The programs set bits in the younger generation.
  * Every few seconds the agent starts a new generation with the clients of all open connections and forgets the oldest
- * (crates/linux/src/wire/known.rs). The primary's next segment sets a lost bit again, so nothing here needs to be atomic. Because of hash
- * collisions a few strangers seem to be known. A secret hash would not stop an attacker who can choose addresses: this attacker becomes
- * known by opening a connection.
+ * (crates/linux/src/wire/known.rs). Nothing here needs to be atomic, because a later segment of the primary sets a lost bit again: any
+ * segment but a RST while the older generation has the bit, otherwise a segment that shows a completed handshake. Because of hash
+ * collisions a few strangers seem to be known. The hash is not secret. A secret hash would not stop an attacker who can choose addresses:
+ * this attacker becomes known anyway, by opening a connection.
  */
 #ifndef STEADFAST_KNOWN_H
 #define STEADFAST_KNOWN_H

@@ -134,7 +134,7 @@ impl Netns {
     /// again.
     ///
     /// # Errors
-    /// If the name is too long for an interface or no control socket can be made inside the namespace.
+    /// If the name is not an interface's name (too long, or with a zero byte), or if no control socket can be made inside the namespace.
     pub fn cable(&self, interface: &str) -> Result<InterfaceControl, NetnsError> {
         let mut name = [0; libc::IFNAMSIZ];
         if interface.len() >= name.len() || interface.contains('\0') {

@@ -1,4 +1,4 @@
-//! Settings of this process: priority, limit of open files, files across `exec`, and freed memory.
+//! Settings of this process: priority, limit of open files, files across `exec`, and freed memory. Also the kernel's random numbers.
 
 use std::fs;
 use std::io;

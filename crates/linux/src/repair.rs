@@ -297,8 +297,9 @@ const PIECE_MIN: usize = 1024;
 /// Number of attempts to set the clock without an interruption.
 const CLOCK_TRIES: usize = 3;
 
-/// Approximate size in bytes of a new socket's buffers (`tcp_wmem`, `tcp_rmem`). A larger size must be set explicitly. Setting a size ends
-/// auto-tuning, so a size is set only for a connection that needs more.
+/// Approximate number of bytes that a new socket's receive buffer has room for (`tcp_rmem`). The send buffer has room for a quarter of them
+/// (`tcp_wmem`). A larger size must be set explicitly. Setting a size ends auto-tuning, so a size is set only for a connection that needs
+/// more.
 const BUFFER_DEFAULT: u64 = 64 * 1024;
 
 /// `struct tcp_repair_opt`.
@@ -344,8 +345,9 @@ fn make_room(socket: &Socket, sent: u64, promised: u32) -> Result<(), RestoreErr
     Ok(())
 }
 
-/// The window that a live socket offers now, in bytes; 0 where the kernel does not tell (before Linux 6.2). A restored socket
-/// offers all the room that it has as soon as it is live, but clients ignore the segment that announces this window.
+/// The window that a live socket offers now, in bytes; 0 where the kernel does not tell (before Linux 6.2). As soon
+/// as a restored socket is live, this window is all of its room. Its client does not know that yet, because clients ignore the segment that
+/// announces this window.
 ///
 /// # Errors
 /// The error of `getsockopt(2)`.

@@ -43,8 +43,9 @@ impl LongFlow {
         self.until_s(self.segments())
     }
 
-    /// Completion time in Case 2, seconds. In Case 2 the failover comes after `before` segments (j < D), and lasts `down_s` for this flow.
-    /// Without local recovery this is Eq. 5. With local recovery it is Eq. 6-1 if the failover lasts longer than the timeout, else Eq. 6-2.
+    /// Completion time in Case 2, seconds. In Case 2 the failover comes after `before` of the flow's segments (the thesis' j, which is less
+    /// than the number of segments, D), and lasts `down_s` for this flow. Without local recovery this is Eq. 5. With local recovery it is
+    /// Eq. 6-1 if the failover lasts longer than the timeout, else Eq. 6-2.
     pub fn data_loss_s(&self, before: usize, down_s: f64, recovery: FlowRecovery) -> f64 {
         assert!(
             before < self.parameters.segments,
@@ -216,11 +217,11 @@ mod tests {
         let max_s = |failover_s| flow.disturbed_range(failover_s, FlowRecovery::Timeout).max_s;
         assert!(
             (max_s(2.9) - max_s(1.6)).abs() < 1e-9,
-            "4.5 s of timeouts from 1.5 s on"
+            "failovers of 1.6 s and of 2.9 s both cost 4.5 s of timeouts"
         );
         assert!(
             (max_s(5.0) - max_s(2.9) - 6.0).abs() < 1e-9,
-            "one timeout of 6 s more"
+            "a failover of 5 s costs one more timeout, of 6 s"
         );
     }
 

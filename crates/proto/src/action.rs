@@ -118,8 +118,8 @@ pub enum ServiceAction {
     /// Ask outside hosts through the service's interface, from this node's own address. For each answer, give the node
     /// [`Outside`](crate::service::ServiceInput::Outside).
     AskOutside {
-        /// Only answers to questions that were asked at this time or later count. So an earlier question, for example of another service,
-        /// does not make this question unnecessary.
+        /// Only answers to questions that were asked at this time or later count. So this question is asked even if the same hosts were
+        /// asked earlier, for example for another service.
         since: Option<Instant>,
     },
     /// The peer speaks alone. Give up the VIP. End the sockets and replicas that use the VIP, without sending anything to clients.
@@ -342,7 +342,8 @@ pub struct ServiceBeat {
     pub hands_over: bool,
     /// Connections that have lost their process on the sender's node.
     pub orphans: Orphans,
-    /// Number of the receiver's orphans that the sender has adopted, or has heard of and adopts after its present takeover.
+    /// Number of the receiver's orphans that the sender has heard of. The sender has adopted them, or will adopt them after the takeover
+    /// that is under way.
     pub adopted: u64,
     /// The sender's side of the service's path. `None`: the sender's version does not know paths.
     #[serde(default)]
@@ -356,7 +357,7 @@ pub enum ApplicationState {
     /// No failure is known.
     #[default]
     Alive,
-    /// The process that listened died.
+    /// No process listens. On a node that serves, this state also means that the process that listened has died.
     Dead,
     /// The application does not answer the health probe.
     Hung,

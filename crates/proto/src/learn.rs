@@ -1,5 +1,5 @@
-//! Learns connections that began before the log. A connection is learnt from its next exchange. Connections that began before the log exist
-//! after an agent restart, and after a node has become the wire of live traffic.
+//! Learns connections that began before the log. A connection is learnt from its next exchange. There are such
+//! connections after a restart of the agent, and after a node has become the wire of live traffic.
 //!
 //! ```text
 //!   client    ─── data? ──┐                request ─▶
@@ -297,7 +297,8 @@ impl Learner {
         self.bytes = 0;
     }
 
-    /// Asks for the terms of a client's connection, unless they are known.
+    /// Puts a client on the waiting list for the next question, unless the terms of its connection are known. A possible stranger is left
+    /// out if the list is long ([`STRANGERS_MAX`]).
     pub(crate) fn want(&mut self, client: SocketAddr, is_stranger: bool) {
         let has_room = !is_stranger || self.waiting.len() < STRANGERS_MAX;
         if has_room && !self.known.contains(client) {
@@ -305,7 +306,8 @@ impl Learner {
         }
     }
 
-    /// Asks whether a client's connection still exists.
+    /// Puts a client on the waiting list for the next question, which asks for the terms of its connection, and whether the connection
+    /// still exists.
     pub(crate) fn ask_about(&mut self, client: SocketAddr) {
         let is_asked = self.question.clients.contains(&client) || self.waiting.contains(client);
         if !is_asked {

@@ -44,16 +44,17 @@ impl fmt::Debug for Seq {
     }
 }
 
-/// A byte's position in a stream: 0 is the first byte after the SYN. 64 bits never wrap.
+/// A byte's position in a stream: 0 is the first byte after the SYN. In a stream that is learnt in its middle, [`LEARNT`](Self::LEARNT) is
+/// the first known byte. 64 bits never wrap.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Offset(pub u64);
 
 impl Offset {
-    /// The first byte of the stream.
+    /// The first byte after the SYN.
     pub const ZERO: Self = Self(0);
 
     /// The first known byte of a stream that is learnt in its middle. It is so far from 0 that earlier bytes have an offset too.
-    /// It is a multiple of 2³², so [`to_seq`](Self::to_seq) gives `first`.
+    /// It is a multiple of 2³², so [`LEARNT.to_seq(first)`](Self::to_seq) is `first`. Therefore `first` is the first known byte's number.
     pub const LEARNT: Self = Self(1 << 32);
 
     /// The offset of the byte numbered `seq` in the stream whose byte 0 has the number `first`. Many offsets have this number; the

@@ -21,7 +21,7 @@ pub(super) struct Cli {
 pub(super) enum Command {
     /// Run the node until SIGTERM or SIGINT, then restore the network as it was found
     ///
-    /// SIGUSR2 upgrades in place: the same process executes the program file that is at its path at this time. The new program
+    /// SIGUSR2 upgrades in place: the same process executes the program file that is now at the path of its own binary. The new program
     /// reads the configuration again, and no connection is lost. If `check-config --in-place` of the new program finds a fault, the fault
     /// is logged and everything goes on as before.
     Run {
@@ -51,7 +51,7 @@ pub(super) enum Command {
     ///
     /// The edge finds failed strings by heartbeats, moves their connections to other strings, sends cached packets again, and caps windows
     /// while bandwidth is missing. eBPF forwards the packets. If this process dies, eBPF goes on, and the next process adopts the flows.
-    /// SIGUSR2 upgrades in place: the same process executes the program file that is at its path at this time.
+    /// SIGUSR2 upgrades in place: the same process executes the program file that is now at the path of its own binary.
     Edge {
         /// The edge's configuration
         #[arg(long, value_name = "FILE")]

@@ -57,8 +57,8 @@ pub fn main(program: &Program) -> ExitCode {
             log_format,
         } => edge::run(&config, log_format),
         Command::Tunnel(options) => tunnel::run(options),
-        // `--without-peer` and `--in-place` change nothing for an edge or a tunnel: the checks of these two ask for no peer, and an edge's
-        // successor makes the same check.
+        // `--without-peer` changes nothing for an edge or a tunnel, because neither check asks a peer. `--in-place` changes nothing either:
+        // the program that replaces an edge in place makes this same check, and a tunnel is not replaced in place.
         Command::CheckConfig { config, .. } if EdgeSettings::is_in(&config.config) => {
             edge::check(&config.config)
         }

@@ -73,8 +73,8 @@ impl NodeOption {
                 )))
             }
             (None, _) => Err(CommandError::Missing(vec![format!(
-                "a node of steadfast (none has its state in {STATE_ROOT}. If an agent should run here, its log may say \
-                 why it does not: journalctl -u steadfast. If the node's state is elsewhere, use --config FILE)"
+                "a node of steadfast: {STATE_ROOT} has no node's state. If an agent should run here, see its log: \
+                 journalctl -u steadfast. If the node's state is elsewhere, use --config FILE"
             )])),
         }
     }

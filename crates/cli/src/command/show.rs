@@ -289,7 +289,7 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
     let [log, limit, largest, largest_limit] = log.map(bytes);
     line(
         "log",
-        format!("{log} of {limit}; the largest {largest} of {largest_limit}"),
+        format!("{log} of {limit}; the largest log of one connection: {largest} of {largest_limit}"),
     );
     if service.spill_limit_bytes > 0 {
         let [spilled, limit] = [service.spilled_bytes, service.spill_limit_bytes].map(bytes);
@@ -318,7 +318,8 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
         line("relayed", format!("{} connection{s}", service.relayed));
     }
     if !service.connections_complete {
-        let others = "others, perhaps: the primary has not told yet who is connected";
+        let others =
+            "perhaps more than shown: the primary has not told this node yet which clients are connected";
         line("not protected", others.to_owned());
     }
     for (reason, count) in &service.reasons {
@@ -343,7 +344,7 @@ fn path_text(path: &PathStatus) -> String {
         losses => format!("; it broke {losses} times"),
     };
     format!(
-        "{fault} (outside {}, the peer's {}; {}{losses})",
+        "{fault} (outside hosts from here: {}, from the peer: {}; {}{losses})",
         path.outside,
         path.peer_outside,
         hears(path.hears_peer)
@@ -371,7 +372,7 @@ pub(super) fn lease_text(lease: &LeaseStatus, state: Role) -> Option<String> {
         }
         (_, true) => "over: silent until the arbiter answers".to_owned(),
         (_, false) => {
-            format!("this node may speak for {left} until the arbiter answers (lease {configured})")
+            format!("this node may speak for {left} more without the arbiter's answer (lease {configured})")
         }
     })
 }

@@ -175,9 +175,10 @@ FAILED         putting up 10.0.0.100: interface eth1 is gone
 history        sole 11 s ago, before that taking over 12 s ago, before that
                backup 62 s ago
 peer           primary; its application: DEAD
-path           works (outside reached, the peer's unknown; no link to the peer
-               here)
-log            5.1 MiB of 2.0 GiB; the largest 2.0 KiB of 64.0 MiB
+path           works (outside hosts from here: reached, from the peer: unknown;
+               no link to the peer here)
+log            5.1 MiB of 2.0 GiB; the largest log of one connection: 2.0 KiB of
+               64.0 MiB
 in files       300.0 MiB of 8.0 GiB
 slowed         3 clients, whose logs are nearly full
 lag            0 B not followed, 1.4 KiB of input not acknowledged by the
@@ -187,7 +188,8 @@ lease          the VIP may be claimed in 380.00 ms if the wire is silent (lease
 replica        its state is NOT the primary's (resting); finish failed: exit
                status: 3: no
 relayed        1 connection
-not protected  others, perhaps: the primary has not told yet who is connected
+not protected  perhaps more than shown: the primary has not told this node yet
+               which clients are connected
 not protected  1: relayed; no backup
 
 takeovers of web
@@ -317,7 +319,7 @@ fn the_lease_is_told_as_what_the_node_may_do() {
         "the VIP may be claimed in 20.00 ms if the wire is silent (lease 300.00 ms)",
         "for 250.00 ms, a takeover may begin without asking the arbiter if nothing more is heard (lease 300.00 ms)",
         "over: a takeover has to ask the arbiter first",
-        "this node may speak for 0.01 ms until the arbiter answers (lease 300.00 ms)",
+        "this node may speak for 0.01 ms more without the arbiter's answer (lease 300.00 ms)",
         "over: silent until the arbiter answers",
     ];
     assert_eq!(said, expected);

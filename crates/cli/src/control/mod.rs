@@ -238,12 +238,12 @@ pub struct ServiceStatus {
     pub epoch: u64,
     /// Numbers of its connections, by protection.
     pub connections: ConnectionCounts,
-    /// Whether `connections` counts all connections. False on a wire to which the primary has not told yet which clients are connected.
-    /// Then some connections may be missing, and the missing ones are not protected.
+    /// Whether `connections` counts all connections. False on a wire that the primary has not told yet which clients are connected. Then
+    /// some connections may be missing, and the missing ones are not protected.
     pub connections_complete: bool,
     /// Bytes of its logs in memory.
     pub log_bytes: u64,
-    /// Bytes in the kernel's ring that are not read yet.
+    /// Unread bytes in both of the wire's rings together, over all services.
     pub ring_fill_bytes: u64,
     /// The last sixteen takeovers, oldest first.
     pub takeovers: Vec<TakeoverStatus>,
@@ -444,7 +444,8 @@ pub struct ConnectionStatus {
     pub lag: Lag,
 }
 
-/// The last 65,536 connections that this agent has taken over, by service, the oldest first.
+/// The last 65,536 connections, over all services, that this agent has taken over. They are grouped by service. Within a service, the
+/// oldest comes first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestoredConnections {
     /// One entry per connection.

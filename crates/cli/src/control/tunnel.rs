@@ -33,7 +33,7 @@ pub struct TunnelStatus {
     pub received_bytes: u64,
     /// Associations that ended.
     pub associations_ended: u64,
-    /// Counts of packets, chunks, calls and system calls, by event.
+    /// Counts of packets, chunks, calls (SCTP INIT) and system calls, by event.
     pub counters: CounterStatus,
 }
 

@@ -66,7 +66,7 @@ impl LinuxKernel {
     }
 }
 
-/// Logs that a step in a service's network failed (`why`), or that all steps have succeeded again (`None`).
+/// Logs that a step of changing a service's network settings failed (`why`), or that all steps have succeeded again (`None`).
 fn tell_failure(service: &str, why: Option<&str>) {
     match why {
         Some(why) => tracing::error!(

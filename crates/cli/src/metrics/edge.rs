@@ -251,7 +251,7 @@ fn sent_again(page: &MetricsPage, status: &EdgeStatus) {
     let entering = strings.iter().map(|string| string.resent_entering_bytes).sum();
     page.counter(
         "steadfast_edge_resent_bytes_total",
-        "Bytes of these packets.",
+        "Bytes of the packets that were sent again: entering, into strings; leaving, to the outside.",
         &["direction"],
         [("entering", entering), ("leaving", status.resent_leaving_bytes)]
             .map(|(direction, count)| (vec![direction], number(count))),

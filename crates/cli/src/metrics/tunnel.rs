@@ -83,7 +83,7 @@ fn whole(page: &MetricsPage, status: &TunnelStatus) {
     );
     page.counter(
         "steadfast_tunnel_events_total",
-        "Counts of packets, chunks, calls and system calls, by event.",
+        "Counts of packets, chunks, calls (SCTP INIT) and system calls, by event.",
         &["event"],
         status
             .counters

@@ -1,4 +1,5 @@
-//! A node, its peer and a stranger on one LAN, each in a network namespace of its own, and commands that run `steadfast` there.
+//! A node, its peer and a third host (`stranger`) on one LAN, each in a network namespace of its own, and commands that run `steadfast`
+//! there.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -60,7 +61,7 @@ impl HostNamespace {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// All network state that a node may change, as text.
+    /// Addresses, rules, routes and nftables of the namespace, as text. A node also changes sysctls and tc filters, which are not included.
     pub fn dump(&self) -> String {
         let families = ["-4", "-6"];
         let objects = ["-j address", "-j rule", "-j route show table all"];
@@ -79,7 +80,7 @@ impl HostNamespace {
     }
 }
 
-/// The LAN 10.0.0.0/24 and 2001:db8::/64: the node is 2, its peer 3, the stranger 4.
+/// The LAN 10.0.0.0/24 and 2001:db8::/64: the node is 2, its peer 3, and the third host (`stranger`) 4.
 pub struct OperatorLan {
     pub node: HostNamespace,
     pub peer: HostNamespace,
@@ -88,7 +89,7 @@ pub struct OperatorLan {
 }
 
 impl OperatorLan {
-    /// The LAN for a test. `None`, with a message, if it cannot be made on this machine.
+    /// The LAN for a test. `None`, with a message, if the test does not run as root.
     pub fn new(test: &str) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             eprintln!("skipped: {test}: network namespaces need root");

@@ -27,7 +27,8 @@ impl Gap {
 pub struct ProgressSample {
     /// Nanoseconds of `CLOCK_MONOTONIC`.
     pub at_ns: u64,
-    /// Content bytes received plus content bytes confirmed, since the connection began.
+    /// Content bytes that the client has received, plus content bytes that it has sent and that replies have confirmed, since the
+    /// connection began.
     pub bytes: u64,
 }
 
@@ -65,7 +66,7 @@ impl ConnectionProgress {
         self.waiting_since.get_or_insert(now);
     }
 
-    /// Records that bytes came. `bytes`: the total received plus the total confirmed. `more_owed`: whether a reply is still due.
+    /// Records that bytes came. `bytes`: the new [`ProgressSample::bytes`]. `more_owed`: whether a reply is still due.
     pub fn on_progress(&mut self, now: Instant, bytes: u64, more_owed: bool) {
         self.end_gap(now);
         self.waiting_since = more_owed.then_some(now);

@@ -49,7 +49,7 @@ pub struct ConnectionReport {
     /// The longest wait around each time given in a [`ClientOrder::Fault`](super::plan::ClientOrder::Fault), in the order in which these
     /// orders came.
     pub stalls: Vec<Stall>,
-    /// Content bytes received and confirmed over time.
+    /// Content bytes received, plus content bytes sent and confirmed by replies, over time.
     pub timeline: Vec<ProgressSample>,
 }
 

@@ -11,21 +11,24 @@ use crate::run::{Lab, LabRun, RunOptions, WrongUse};
 
 /// Let something fail under load, and say whether every connection survived.
 ///
-/// Clients talk through a router to a virtual address that two nodes protect: node a, the primary, and node b, the backup. With the default
-/// fault, node a loses its power, and node b must go on with every connection as if nothing had happened. A little later node a's cable is
-/// plugged in again while node a still has its old sockets. Then node a's server and agent start. Node a must become the wire of the
-/// connections that go on, and disturb no client. With --rounds, the next fault follows. The other faults and what must follow them are in
-/// docs/faults.md. Clients check every byte; a judge reads captures taken at the client, the router and both nodes.
+/// Clients talk through a router to a virtual address that two nodes protect: node a, the primary, and node b, the backup. The default
+/// fault looks like a power failure of node a: its cable is cut, its server is stopped, and its other processes are killed. Node b must go
+/// on with every connection as if nothing had happened. A little later node a's cable is plugged in again. At this moment node a still has
+/// its old sockets. Then its old server is killed, and a new server and a new agent start. Node a must become the wire of the connections
+/// that go on, and disturb no client. With --rounds N, the same fault is played N times in all. Each time it hits the node that has the
+/// targeted role by then. The other faults and what must follow them are in docs/faults.md. Clients check every byte; a judge reads
+/// captures taken at the client, the router and both nodes.
 ///
-/// Prints what was found. With --json, prints one JSON object on stdout; its field `ok` says the same as the exit code. A fault that cannot
-/// happen to the server is an exception: it is printed with its reason and counted, but it is no failure. If a run fails, its seed and the
-/// command that repeats it are printed, and --keep DIR keeps its captures and logs.
+/// Prints what was found. With --json, prints one JSON object on stdout; its field `ok` says the same as the exit code. Some combinations
+/// of options cannot be played, for example the crash of a worker with a server that has no workers. Such a run is an exception: it is
+/// printed with its reason and counted, but it is no failure. If a run fails, its seed and the command that repeats it are printed, and
+/// --keep DIR keeps its captures and logs.
 #[derive(Clone, Debug, Args)]
 pub struct CrashOptions {
     #[command(flatten)]
     pair: PairOptions,
-    /// A benchmark: also require that busy connections wait no longer than the limit (`busy_stall`), over all runs. This may fail on a
-    /// machine that does other work at the same time.
+    /// A benchmark: the command also fails if the connections at work wait too long. The 99th percentile of (stall − detection) over all
+    /// runs must be within a limit (`busy_stall`, docs/faults.md). This may fail on a machine that does other work at the same time.
     #[arg(long)]
     measure: bool,
 }

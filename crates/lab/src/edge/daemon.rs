@@ -20,7 +20,7 @@ use crate::net::INTERFACE;
 use crate::process::{self, LoggedProcess};
 use crate::teardown::{Resource, Teardown};
 
-/// Directories in which a daemon leaves state and pins, by its name.
+/// Directories in which each daemon has a subdirectory of its own name, with its state or its pins.
 const LEFTOVERS: [&str; 2] = ["/run/steadfast", EDGE_PIN_ROOT];
 /// Time between two heartbeats.
 pub const HEARTBEAT: Duration = Duration::from_millis(10);
@@ -62,7 +62,8 @@ pub struct EdgeSetup {
     pub strings: Vec<SteeredString>,
     /// Time between two heartbeats.
     pub heartbeat: Duration,
-    /// Minimum time from the start of the silence, or from the peer's declaration of the failure, until flows are moved.
+    /// Minimum time until the flows of a failed string are moved. It begins when the string falls silent, or when the peer declares the
+    /// string's failure.
     pub delay: Duration,
     /// Command that must succeed before flows are moved. Empty: none.
     pub command: Vec<String>,
@@ -411,12 +412,15 @@ impl EdgeDaemons {
         self.wait_up(network)
     }
 
-    /// Upgrades the daemon of R1 or R2: SIGUSR2 makes it start the program at its path. Waits until the new program has adopted the flows.
+    /// Upgrades the daemon of R1 or R2: SIGUSR2 makes it start the program that is now at the path of its own binary. Waits until
+    /// the new program has adopted the flows.
     ///
     /// # Errors
     /// If no successor adopts the flows in time.
     pub fn upgrade(&mut self, side: usize) -> Result<()> {
-        let edge = self.edges[side].as_mut().context("it was killed")?;
+        let edge = self.edges[side]
+            .as_mut()
+            .context("the edge's daemon was killed, so it cannot be upgraded")?;
         edge.signal(Signal::SIGUSR2)?;
         edge.wait_until("adopt the flows", READY_LIMIT, |edge| {
             edge.output().contains("adopted the flows")

@@ -15,7 +15,7 @@ use crate::clock::monotonic;
 use crate::net::INTERFACE;
 use crate::process;
 
-/// A failure of the first string, or of an edge of the first lane.
+/// A failure of the first string, of all strings, or of an edge of the first lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClusterFault {
@@ -38,7 +38,7 @@ pub enum ClusterFault {
     EdgePowerOff,
     /// The process of an edge is killed, and started again after the failover time.
     EdgeKill,
-    /// The process of an edge is upgraded: it executes the program at its path.
+    /// The process of an edge is upgraded: it executes the program that is now at the path of its own binary.
     EdgeUpgrade,
 }
 

@@ -69,7 +69,7 @@ pub struct ReportedService {
     /// Connections whose clients are slowed.
     #[serde(default)]
     pub slowed: u64,
-    /// Unread bytes in the rings.
+    /// Unread bytes in both of the wire's rings together, over all services.
     #[serde(default)]
     pub ring_fill_bytes: u64,
     /// Event counters by name.

@@ -35,7 +35,7 @@ const MSS: f64 = 1448.0;
 const MATHIS: f64 = 1.2;
 /// Share of a transfer's bytes after which the fault hits.
 const SHARE: std::ops::Range<f64> = 0.15..0.3;
-/// Time after which the fault hits requests and idle connections, in milliseconds.
+/// Time after which the fault hits requests, idle connections, and downloads in rounds, in milliseconds.
 const QUIET_MS: std::ops::Range<u64> = 500..700;
 /// Maximum number of points of all connections' timelines together.
 const TIMELINE_POINTS_MAX: usize = 50_000;

@@ -40,7 +40,7 @@ pub(super) fn look_for(defect: Defect, options: &SwarmOptions) -> Result<LabOutc
         });
         say!("{report}");
     } else if let Some(replay) = replay {
-        say!("found in run {runs} from seed {}: {replay}", options.seed);
+        say!("found within {runs} runs from seed {}: {replay}", options.seed);
         if let Some(violation) = violations.first() {
             say!("  {}: {}", violation.rule, violation.what);
         }

@@ -75,7 +75,7 @@ fn cpu_seconds() -> Result<f64> {
 
 fn write_smallest(directory: &Path, broken: &mut Broken) -> Result<()> {
     let Some((scenario, _)) = shrink(&Scenario::draw(broken.seed)) else {
-        return Ok(()); // nothing is written: the seed alone replays the run
+        return Ok(()); // the same seed broke no rule this time, so there is nothing to shrink
     };
     broken.replay = write(directory, &scenario)?;
     Ok(())

@@ -10,8 +10,8 @@ use sim::pair::Defect;
 
 /// Inject failures drawn from a seed into a simulated pair, and check that the pair keeps the rules.
 ///
-/// Run N of a swarm, counted from 0, has the seed SEED + N. If a run breaks a rule, its scenario is shrunk as far as possible and written
-/// to a file. `replay` plays such a file again.
+/// Run N of a swarm, counted from 0, has the seed SEED + N. The scenarios of the first five runs that break a rule are shrunk and written
+/// to files. `replay` plays such a file again.
 #[derive(Clone, Debug, Args)]
 pub struct SwarmOptions {
     /// The seed of the first run.

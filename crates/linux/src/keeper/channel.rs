@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  packet    magic │ where │ content
-//!  content   length of message (u32, little endian) │ stretches, message (postcard) │ bytes
+//!  content   length (u32, little endian) │ stretches, message (postcard): as long as `length` says │ bytes
 //!
 //!  where = 0: the content follows in the packet
 //!  where = 1: the content is in the last descriptor, a memfd

@@ -20,7 +20,7 @@ use super::input::LoggedInput;
 use super::message::{Adoption, KeeperAnswer, KeeperRequest};
 use super::status::KeeperStatus;
 
-/// Timeout for an answer of the keeper. A keeper that needs longer is stopped or broken.
+/// Timeout for an answer of the keeper. A keeper that needs longer hangs (SIGSTOP, for example) or is broken.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Send buffer in bytes. It holds messages that the keeper has not read yet. They stay readable if the agent dies.
 const UNREAD_BYTES: usize = 8 << 20;
@@ -47,8 +47,8 @@ pub enum KeeperClientError {
 }
 
 impl KeeperClientError {
-    /// Whether the keeper uses another version of the protocol. An agent cannot use such a keeper, so leave it running and start another
-    /// keeper.
+    /// Whether the keeper's answer cannot be read. The reason is usually another version of the protocol. An agent cannot use such a
+    /// keeper. Leave it running, because it still owns connections, and start another keeper.
     pub fn is_other_version(&self) -> bool {
         matches!(self, Self::Channel { source, .. } if source.kind() == io::ErrorKind::InvalidData)
     }
@@ -125,10 +125,10 @@ impl KeeperClient {
             })
     }
 
-    /// Gives a connection to the keeper. `client` is the connection's live socket, and `replica` is the replica's socket if the plan has
-    /// one. `input` is the logged input that the application gets before the bytes from the socket. Once this function has returned, the
-    /// keeper gets the connection even if the caller dies. The caller closes its own descriptors. [`settle`](Self::settle) tells whether
-    /// the keeper took the connection.
+    /// Gives a connection to the keeper. `client` is the connection's live socket. `replica` is the replica's socket, if `adoption.plan` is
+    /// to continue a replica. `input` is the logged input that the application gets before the bytes from the socket. Once this function
+    /// has returned, the keeper gets the connection even if the caller dies. The caller closes its own descriptors.
+    /// [`settle`](Self::settle) tells whether the keeper took the connection.
     ///
     /// # Errors
     /// The connection was not sent. Either the channel failed, or the keeper refused an earlier connection. If it refused, only the earlier
@@ -176,7 +176,8 @@ impl KeeperClient {
     /// The keeper's report on its connections, open and ended.
     ///
     /// # Errors
-    /// The channel failed.
+    /// The channel failed, or the keeper refused this request or gave another answer than expected. Or the keeper refused an earlier
+    /// adoption; then this request was not sent.
     pub fn status(&mut self) -> Result<KeeperStatus, KeeperClientError> {
         match self.ask(&KeeperRequest::Status, &[], &LoggedInput::default())? {
             KeeperAnswer::Status(status) => Ok(status),
@@ -191,7 +192,8 @@ impl KeeperClient {
     /// the connection began without a state.
     ///
     /// # Errors
-    /// The channel failed.
+    /// The channel failed, or the keeper refused this request or gave another answer than expected. Or the keeper refused an earlier
+    /// adoption; then this request was not sent.
     pub fn import(&mut self, peer: SocketAddr) -> Result<Option<Arc<[u8]>>, KeeperClientError> {
         match self.ask(&KeeperRequest::Import { peer }, &[], &LoggedInput::default())? {
             KeeperAnswer::State(state) => Ok(state),
@@ -205,7 +207,8 @@ impl KeeperClient {
     /// Ends the keeper, which resets its connections.
     ///
     /// # Errors
-    /// The channel failed.
+    /// The channel failed, or the keeper refused this request or gave another answer than expected. Or the keeper refused an earlier
+    /// adoption; then this request was not sent.
     pub fn stop(mut self) -> Result<(), KeeperClientError> {
         match self.ask(&KeeperRequest::Stop, &[], &LoggedInput::default())? {
             KeeperAnswer::Stopping => Ok(()),

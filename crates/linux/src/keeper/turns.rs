@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-/// Stop yielding when no waiting client has arrived or been served for this long: the application is slow, or the clients are.
+/// Stop yielding when no client has begun or ended its wait for this long: the application is slow, or the clients are.
 pub(super) const STUCK: Duration = Duration::from_millis(5);
 /// Longest time for which one read yields.
 pub(super) const PATIENCE: Duration = Duration::from_millis(50);
@@ -63,7 +63,7 @@ impl Turns {
         }
     }
 
-    /// Whether clients wait for their first byte, and one of them arrived or was served within [`STUCK`].
+    /// Whether clients wait for their first byte, and a client has begun or ended such a wait within [`STUCK`].
     pub fn somebody_waits(&self) -> bool {
         self.waiting.get() > 0 && Instant::now() < self.moved.get() + STUCK
     }

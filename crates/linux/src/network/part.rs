@@ -15,10 +15,10 @@
 /// A node's part in the path of a VIP's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NetworkPart {
-    /// Between the clients and the peer. A node also keeps this part after it has taken over and is alone.
+    /// Between the clients and the peer. A wire keeps this part after a takeover, although it then serves without a peer.
     Wire,
     /// Behind the peer's wire.
     Behind,
-    /// Without a peer.
+    /// Neither in front of a peer nor behind its wire: the part of a node that was `Behind` and has claimed the VIP.
     Alone,
 }

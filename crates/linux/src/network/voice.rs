@@ -1,7 +1,8 @@
-//! Grants and withdraws the right to speak by one message to the kernel, so that a takeover need not wait until `nft` has started.
+//! Grants and withdraws the right to speak by one message to the kernel, so that a takeover need not wait until `nft` has started. Also
+//! reads the guard's sets, counters and rules.
 //!
-//! The message is a batch of nf_tables (`linux/netfilter/nfnetlink.h`, `linux/netfilter/nf_tables.h`) with one change
-//! of one set element.
+//! The message that changes the right is a batch of nf_tables (`linux/netfilter/nfnetlink.h`, `linux/netfilter/nf_tables.h`) with one
+//! change of one set element.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

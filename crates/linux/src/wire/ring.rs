@@ -97,7 +97,7 @@ impl RingLog {
         batch
     }
 
-    /// Returns the next record before `ends` that may be read now: no record in another ring must be read before it.
+    /// Returns the next record before `ends` that may be read now: it does not have to wait for a record in another ring.
     fn next(&self, ends: &[u64], wait: bool, batch: &mut RingBatch) -> Option<(usize, RecordLocation)> {
         batch.at_end = true;
         let positions = &mut batch.positions;
@@ -189,12 +189,12 @@ impl Rings {
         }
     }
 
-    /// Hands what was logged up to now to `reader`, SYNs and strangers first. Looks up the end of the log of connections before the end of
-    /// the log of SYNs and strangers. A client becomes known only after its SYN and its first segments were logged as a stranger's. So if a
-    /// connection has records before the first end, its SYN and its first segments are before the second end. Hands over at most
-    /// `records_max` records of each log. The next call goes on to the same ends before it looks for new ones, so a flood of SYNs cannot
-    /// keep the connections from being read. With `wait`, takes new ends, and waits for records that are still being written. Returns how
-    /// many records were handled.
+    /// Hands what was logged up to now to `reader`, SYNs and strangers first. First looks up the end of the log of connections (E1), then
+    /// the end of the log of SYNs and strangers (E2). A client becomes known only after its SYN and its first segments were logged as a
+    /// stranger's. So if a connection has records before E1, its SYN and its first segments are before E2. Hands over at most `records_max`
+    /// records of each log. The next call goes on to the same ends before it looks for new ones, so a flood of SYNs cannot keep the
+    /// connections from being read. With `wait`, takes new ends, and waits for records that are still being written. Returns how many
+    /// records were handled.
     pub fn drain(&mut self, records_max: usize, wait: bool, reader: &mut impl RecordReader) -> usize {
         let ends = self.under_way.take().filter(|_| !wait).unwrap_or_else(|| {
             let connections = self.connections.ends();

@@ -1,4 +1,4 @@
-//! The state of a connection as its server sees it: what a survivor's kernel needs to restore the socket.
+//! The state of the server's end of a connection: what a survivor's kernel needs to restore the socket.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -90,7 +90,7 @@ pub enum OutputEnd {
 }
 
 impl Connection {
-    /// The server's end of the connection, as the client and the log know it.
+    /// The server's end of the connection, as far as the client and the log know it.
     pub fn endpoint(&self) -> Endpoint {
         let frontier = self.output.frontier();
         let acknowledged = self.client.acknowledged.min(frontier);

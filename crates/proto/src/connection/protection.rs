@@ -65,7 +65,10 @@ impl std::fmt::Display for UnprotectedCause {
                 write!(f, "older than the wire; replicas begin with their connections")
             }
             Self::Older(RestartPolicy::Replay | RestartPolicy::Snapshot) => {
-                write!(f, "older than the wire, which lacks its first bytes")
+                write!(
+                    f,
+                    "older than the wire, which did not see the connection's first bytes"
+                )
             }
             Self::Silent(RestartPolicy::Http) => write!(
                 f,
@@ -76,7 +79,10 @@ impl std::fmt::Display for UnprotectedCause {
                 "older than the wire, and silent; replicas begin with their connections"
             ),
             Self::Silent(RestartPolicy::Replay | RestartPolicy::Snapshot) => {
-                write!(f, "older than the wire, which lacks its first bytes, and silent")
+                write!(
+                    f,
+                    "older than the wire, and silent; the wire did not see the connection's first bytes"
+                )
             }
             Self::NotSynced => write!(
                 f,

@@ -62,7 +62,8 @@ pub struct EdgeConfig {
     pub suspect_after: u32,
     /// Whether packets are cached at all.
     pub caches: bool,
-    /// Minimum time from the start of the silence, or from the peer's declaration of the failure, until the flows move.
+    /// Minimum time until the flows of a failed string move. It begins when the string falls silent, or when the peer declares the string's
+    /// failure.
     pub delay: Duration,
     /// Whether a command must succeed before the flows move.
     pub has_command: bool,

@@ -1,10 +1,10 @@
 //! One node of a pair: its view of the peer, its services ([`crate::service`]), and the actions that its caller must carry out.
 //!
-//! Methods are of three kinds. *Getters* take `&self`. `handle` and `handle_*` take an event: a packet of the wire's log, a heartbeat, the
-//! passing of time, or the outcome of an action. `poll_*` return the work that results. [`Node::poll_action`] returns the next action, in
-//! order; call it until it returns `None` after every `handle`, and then call [`Node::handle_idle`]. [`Node::poll_timeout`] returns the
-//! latest time for the next call of `handle_timeout`; earlier calls do no harm. If a takeover has more connections to plan,
-//! `handle_timeout` is due at once, but the caller should handle all other input first.
+//! Most methods are of three kinds. *Getters* take `&self`. `handle` and `handle_*` take an event: a packet of the wire's log, a heartbeat,
+//! the passing of time, or the outcome of an action. `poll_*` return the work that results. [`Node::poll_action`] returns the next action,
+//! in order. After every `handle` or `handle_*`, call it until it returns `None`, and then call [`Node::handle_idle`].
+//! [`Node::poll_timeout`] returns the latest time for the next call of `handle_timeout`; earlier calls do no harm. If a takeover has more
+//! connections to plan, `handle_timeout` is due at once, but the caller should handle all other input first.
 //!
 //! A heartbeat is made only when no service has an action left, apart from steps of takeovers. So this node has carried out everything that
 //! its heartbeat reports.
@@ -79,7 +79,7 @@ struct NodeTurn {
     began: Instant,
     /// Duration of the turn so far.
     lasted: Duration,
-    /// Whether the turn has reached its longest time while a takeover has connections left to plan.
+    /// Whether planning has stopped for this turn because the turn lasted `TURN_MAX`, although a takeover has connections left to plan.
     is_over: bool,
     /// If the last polled action is a step of a takeover: the urgency of the step.
     step: Option<Urgency>,
@@ -210,8 +210,8 @@ impl Node {
     }
 
     /// Removes a restored connection from the table and returns it, with its logs, for the relay. `endpoint` is the state with which the
-    /// connection's socket was made. `None` if the connection ended meanwhile, or if the application cannot continue with that socket. The
-    /// node then refuses the connection, and the caller must close the socket.
+    /// connection's socket was made. `None` if the connection ended meanwhile, or if the application cannot continue with that socket. In
+    /// the second case the node refuses the connection. In both cases the caller must close the socket.
     pub fn hand_over(
         &mut self,
         now: Instant,
@@ -281,7 +281,7 @@ impl Node {
     }
 
     /// Handles a heartbeat of the peer. Once a heartbeat of a new agent of the peer has arrived, the caller must drop heartbeats of the
-    /// peer's earlier agents ([`crate::anti_replay`]), because the new agent may not keep the promises of an earlier one.
+    /// peer's earlier agents ([`crate::anti_replay`]), because the new agent is not bound by the promises of an earlier one.
     pub fn handle_heartbeat(&mut self, now: Instant, heartbeat: Heartbeat) {
         self.look_at_absence(now);
         let incarnation = heartbeat.incarnation;
@@ -312,8 +312,8 @@ impl Node {
         }
     }
 
-    /// Handles the passing of time: makes heartbeats, notices missing heartbeats of the peer, and does everything else that is due at
-    /// `now`.
+    /// Handles the passing of time: notes that a heartbeat is due, notices missing heartbeats of the peer, and does everything else that is
+    /// due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.turn.renew(now);
         self.look_at_absence(now);
@@ -346,7 +346,8 @@ impl Node {
         self.ran
     }
 
-    /// Whether the peer has not been heard since the start, and the operator has allowed this node to serve without it.
+    /// Whether the operator has allowed this node to serve without a peer, and the peer has not been heard since the start. At least the
+    /// detector's patience and a lease must have passed since then.
     fn is_alone(&self, now: Instant) -> bool {
         self.config.without_peer
             && !self.detector.has_heard()

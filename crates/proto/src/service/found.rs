@@ -27,7 +27,7 @@ pub struct InheritedService {
     pub doubted: Option<bool>,
     /// When that agent last ran.
     pub seen: Instant,
-    /// Clients whose latest connection that agent had taken over, without taking over the service.
+    /// Clients whose latest connection was taken over by that agent, although it did not take over the service.
     pub taken: Vec<SocketAddr>,
     /// Clients whose connections lost their process on this node, and were not adopted by the peer as far as that agent knew. This node's
     /// kernel has remembered them.
@@ -41,8 +41,8 @@ impl InheritedService {
     }
 }
 
-/// The role that a new agent takes from what the earlier agent left. If that agent died while it decided connections, those connections are
-/// lost, and this node speaks alone.
+/// The role that a new agent takes from what the earlier agent left. If that agent died in a takeover, the connections that it had not
+/// restored yet are lost, and this node speaks alone.
 pub(super) fn behind(found: &InheritedService) -> Left {
     let role = match found.gate {
         Gate::Off => Role::Joining,

@@ -22,7 +22,7 @@ impl Service {
     }
 
     /// Begins to ask the primary for all its connections. Call this when all connections of the service have begun to pass this node, and
-    /// this node may not know some of them.
+    /// some of them may be unknown to this node.
     pub(super) fn begin_census(&mut self, now: Instant) {
         self.table.begin_census(now);
         self.ask_about_older(now);

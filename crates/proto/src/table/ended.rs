@@ -11,7 +11,8 @@ use crate::{Instant, Seq};
 
 /// Maximum number of ended connections remembered at a time.
 pub const ENDED_MAX: usize = 65_536;
-/// How long late segments of an ended connection are answered: twice the maximum segment lifetime, as in Linux.
+/// How long an ended connection is remembered, so that its late segments are answered: twice the maximum segment lifetime, as in Linux. An
+/// older one is forgotten only when another connection ends.
 pub const ENDED_FOR: Duration = Duration::from_secs(60);
 
 /// An ended connection: what is needed to repeat its last acknowledgement.
@@ -89,7 +90,7 @@ impl EndedConnections {
     }
 
     /// Whether a segment of `client` is late: its connection has ended, or was handed over to a socket. If the connection was handed over,
-    /// a segment with data is not late, so that the client can get a RST.
+    /// a segment with data is not late: the socket may be gone, and then the client must get a RST.
     pub(super) fn is_late(&self, client: SocketAddr, segment: &Segment<'_>) -> bool {
         self.by_client.contains_key(&client) || segment.payload.is_empty() && self.is_handed_over(client)
     }

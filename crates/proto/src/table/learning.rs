@@ -149,7 +149,7 @@ impl Table {
         let learns = self.is_wire && self.config.policy == RestartPolicy::Http;
         let is_ready = learns && self.learner.on_segment(now, direction, client, segment, said);
         if self.is_wire && !learns && !self.older.contains(client) {
-            self.learner.want(client, true); // asks whether the primary has a connection of this client
+            self.learner.want(client, true); // so that the primary is asked whether it has a connection of this client
         }
         let learnt = is_ready.then(|| self.learn(client)).flatten();
         learnt.map_or(TableChange::Unknown, TableChange::Opened)

@@ -1,15 +1,16 @@
-//! The slots of a table's connections. A slot is reused after its connection ends. A connection's id is never reused.
+//! The slots of a table's connections. A slot is reused after its connection ends. A connection's id comes again only after
+//! 2³² connections of its slot.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Instant;
 
-/// Identifies a connection. No id is used twice, because an action may be carried out after its connection has ended and another connection
-/// has the slot.
+/// Identifies a connection. An action may be carried out after its connection has ended and another connection has the slot. So an id is
+/// used again only after 2³² connections of its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ConnectionId {
     slot: u32,
-    /// Number of connections that had the slot before.
+    /// Number of connections that had the slot before, modulo 2³².
     generation: u32,
 }
 

@@ -83,7 +83,7 @@ pub struct Tunnel {
     window: u32,
     connections: HashMap<TunnelConnectionId, TunnelConnection>,
     by_stream: HashMap<u16, TunnelConnectionId>,
-    /// Free numbers of streams, at the opening end.
+    /// Numbers of free streams. Kept up to date at the opening end only.
     free: BTreeSet<u16>,
     connections_max: usize,
     next: u64,
@@ -112,7 +112,8 @@ impl Tunnel {
         self.connections.len()
     }
 
-    /// Whether all streams are in use, so that no connection can be opened.
+    /// Whether all streams are in use, so that no connection can be opened. For the opening end only: the serving end does not note which
+    /// streams are in use.
     pub fn is_full(&self) -> bool {
         self.free.is_empty()
     }

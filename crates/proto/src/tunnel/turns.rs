@@ -26,8 +26,9 @@ impl TunnelTurns {
         behind.into_iter().chain(before).copied().collect()
     }
 
-    /// Most bytes that one connection reads in its turn. `waiting` connections share `room` bytes equally. Each gets room for one message
-    /// at least. None gets more than [`SHARE_MAX`], so that the others do not wait for long.
+    /// Most bytes that one connection reads in its turn: an equal share of `room` bytes among `waiting` connections. A share has room for
+    /// one message at least, even if `room` is then not enough for all shares and the last connections get nothing in this turn. It is at
+    /// most [`SHARE_MAX`], so that the others do not wait for long, and at most `room`.
     pub fn share(room: usize, waiting: usize) -> usize {
         let equal = room / waiting.max(1);
         equal.clamp(DATA_MAX, SHARE_MAX).min(room)

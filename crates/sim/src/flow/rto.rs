@@ -15,10 +15,11 @@ const FORGET_AFTER: u32 = 4;
 
 #[derive(Clone, Debug)]
 pub(super) struct FlowRto {
-    /// 8 × SRTT and 4 × RTTVAR, in ticks. There is no sample yet if `smoothed` is 0.
+    /// 8 × SRTT and 4 × RTTVAR, in ticks. If `smoothed` is 0, there is no estimate: no sample has come yet, or none since the timeout
+    /// doubled [`FORGET_AFTER`] times.
     smoothed: i64,
     variation: i64,
-    /// The timeout before bounds and backoff, in nanoseconds.
+    /// The timeout before bounds and backoff, in nanoseconds. With `min_above_round_trip`, it contains that lower bound already.
     base: u64,
     doublings: u32,
     /// Number of further timeouts of the SYN that will not double the timeout.
@@ -87,7 +88,7 @@ impl FlowRto {
         }
     }
 
-    /// Doubles the timeout (RFC 6298 §5.5).
+    /// Doubles the timeout (RFC 6298 §5.5), unless it has reached its maximum, or this timeout of the SYN is one of the first `linear`.
     pub fn on_timeout(&mut self) {
         if self.linear > 0 {
             self.linear -= 1;

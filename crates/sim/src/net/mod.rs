@@ -18,10 +18,10 @@
 //! Events happen in the order of their time. If times are equal, packets arrive before timers expire. Of packets from two links, the packet
 //! from the link with the lower rank comes first. A link's rank is drawn from the seed once, when the link is created. The rank models the
 //! host's clock: no two clocks agree to the nanosecond, and a clock that is ahead stays ahead. These ranks affect the results. Behind one
-//! bottleneck, packets of one size often arrive at the same time, and the second packet of such a tie is dropped if the queue is full. If
-//! the links' order of creation or a new draw decided each tie, losses would be spread over more flows. The cluster of
-//! [`crate::scenario::rate`] would then carry up to a tenth less than in ns-2, where rounded floating point numbers break the ties. All
-//! random choices come from the seed.
+//! bottleneck, packets of one size often arrive at the same time, and the second packet of such a tie is dropped if the queue is full. With
+//! ranks, losses fall on few flows, much as in ns-2, where rounded floating point numbers break the ties. Two other rules were tried: the
+//! links' order of creation, and a new draw for each tie. Both spread the losses over more flows, and the cluster of
+//! [`crate::scenario::rate`] carried up to a tenth less than in ns-2 (docs/simulator.md). All random choices come from the seed.
 
 mod event;
 mod queue;
@@ -94,7 +94,7 @@ struct NetLink {
     link: Link,
     end: LinkEnd,
     rank: u64,
-    /// Packets on the way, with their times of arrival. Each entry fills one cache line.
+    /// Packets on the way, with their times of arrival. Each entry is 64 bytes long, as long as a cache line.
     on_the_way: VecDeque<(Instant, FlowPacket)>,
     /// The heap's entry for the first packet on the way.
     scheduled: EventKey,

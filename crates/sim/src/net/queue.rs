@@ -2,7 +2,7 @@
 
 /// An event, as a single number. From the highest bits to the lowest, this number contains the time in nanoseconds (64 bits), the kind (2),
 /// the rank (38), and the number of the link, flow or switch (24). Events of the same time and kind happen in the order of their ranks. The
-/// heap compares and moves only these numbers, and the four children of an entry fill one cache line.
+/// heap compares and moves only these numbers, and the four children of an entry are as long as one cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EventKey(u128);
 

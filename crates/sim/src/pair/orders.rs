@@ -6,7 +6,7 @@ use proto::service::ServiceInput;
 use super::station::Station;
 
 impl Station {
-    /// `steadfast handover`. Ignored if the core refuses it.
+    /// `steadfast handover`. Ignored if the agent does not run, or if the core refuses the order.
     pub fn order_handover(&mut self, now: Instant) {
         let now = self.machine.clock.read(now);
         if self.machine.runs(now) && self.core.handle_handover(now, 0).is_ok() {
@@ -14,7 +14,7 @@ impl Station {
         }
     }
 
-    /// `steadfast drain`. Ignored if no node would serve afterwards.
+    /// `steadfast drain`. Ignored if the agent does not run, or if no node would serve afterwards.
     pub fn order_drain(&mut self, now: Instant) {
         let now = self.machine.clock.read(now);
         if self.machine.runs(now) && self.core.would_be_lost(now, 0).is_none() {

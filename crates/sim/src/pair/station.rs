@@ -1,5 +1,5 @@
-//! A node of the pair: a machine and its agent. The agent is the daemon's (the crate `agent`). It runs on a simulated thread, whose work
-//! takes time.
+//! A node of the pair: a machine and its agent. The agent is the same code that the daemon runs (the crate `agent`). It runs on a simulated
+//! thread, whose work takes time.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -83,7 +83,8 @@ impl Station {
         &self.core
     }
 
-    /// Whether connections are being decided: all of them, or those of a dead worker.
+    /// Whether the agent is deciding which connections it restores and which are lost: in a takeover of all connections, or in an adoption
+    /// of a dead worker's connections.
     pub fn is_deciding(&self) -> bool {
         self.core.service(0).role() == Role::TakingOver || self.machine.wire.is_deciding()
     }
@@ -234,7 +235,7 @@ impl Station {
         if self.machine.turns_unaware > 0 {
             self.machine.turns_unaware -= 1;
             if self.machine.turns_unaware == 0 {
-                self.machine.outlasted = Instant::ZERO; // the agent has had the time to notice the halt
+                self.machine.outlasted = Instant::ZERO; // the agent has had the time to notice that the machine stood still
             }
         }
         let was_paused = self

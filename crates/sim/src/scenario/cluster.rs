@@ -60,8 +60,9 @@ pub struct ClusterScenario {
     /// Time between two arrivals.
     #[serde(with = "seconds")]
     pub gap: Duration,
-    /// Values of `tcp.rto.phase`, one for each flow, in the order of arrival. Flows beyond the list use `tcp.rto.phase` itself. With the
-    /// phases that an ns-2 run has drawn, the results can be compared flow by flow.
+    /// Phase of each flow's timer clock (`tcp.rto.phase`: the time from the clock's last tick to the start of the simulation), in the order
+    /// of the flows' arrival. Flows beyond the list use `tcp.rto.phase` itself. With the phases that an ns-2 run has drawn, the results can
+    /// be compared flow by flow.
     #[serde(skip)]
     pub phases: Vec<Duration>,
     /// Latest end of the run. The run ends earlier if all flows are complete.

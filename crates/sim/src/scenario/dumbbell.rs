@@ -21,7 +21,7 @@ pub struct Dumbbell {
     pub flows: u32,
     /// Full data segments per flow.
     pub segments: u64,
-    /// Time between two arrivals, in seconds.
+    /// Time between the starts of two flows, in seconds.
     #[serde(with = "seconds")]
     pub gap: Duration,
     /// Bits per second of the hosts' links.

@@ -147,9 +147,10 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "12e",
         section: "7.2.2, 7.3",
-        statement: "With ns-2's own initial window of two segments, 11 segments and a round trip of 116 ms, all five times \
-                    in the text come out: an undisturbed flow; a lost SYN with a failover of 0.5 s; the longest for \
-                    failovers below 3 s (within 0.01 s of 5.3 s); the group of 13a; the longest for a failover of 5 s",
+        statement: "ns-2's own settings (an initial window of two segments, flows of 11 segments, a round trip of 116 ms) \
+                    give all five times of the text. These are: an undisturbed flow; a lost SYN with a failover of 0.5 s; \
+                    the longest for failovers below 3 s (within 0.01 s of 5.3 s); the group of 13a; the longest for a \
+                    failover of 5 s",
         paper: "0.6; 4.01; < 5.3; 10; 11.2 s",
         figure: "halr-13",
         evidence: ClaimEvidence::Simulation,
@@ -214,8 +215,8 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "14b",
         section: "7.2.2",
-        statement: "With HALR a flow that arrives in the failover needs as long after the failover's end as an undisturbed \
-                    flow needs in all",
+        statement: "With HALR, a flow that arrives during the failover completes one undisturbed completion time after \
+                    the failover's end",
         paper: "",
         figure: "halr-14",
         evidence: ClaimEvidence::Simulation,
@@ -383,7 +384,7 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
                 let is_lucky = |timer_s: &f64| (failover_s - 0.01..=failover_s).contains(timer_s);
                 if [1.5, 4.5, 10.5].iter().any(is_lucky) {
                     early.push(format!(
-                        "; at {failover_s} s {off_s:.2} s, because a timer fires just then"
+                        "; off by {off_s:.2} s for a failover of {failover_s} s, because a timer fires just after its end"
                     ));
                 } else {
                     shortest_off.push(off_s);
@@ -406,9 +407,9 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
         figure: "halr-19",
         evidence: ClaimEvidence::Model,
         expected: Expected::Differs(
-            "the model is too short by nearly as much after a single timeout: as soon as slow start has reached half of the \
-             old window, the model assumes the steady state's throughput, but the simulated window grows from there by \
-             only one segment per two round trips",
+            "after a single timeout, the model's time is too short as well, by nearly as much as with ssthresh 2. The model \
+             assumes the steady state's throughput as soon as slow start has reached half of the old window. But the \
+             simulated window grows from there by only one segment per two round trips",
         ),
         find: |results| {
             let flows = results.flows(LONG, RecoveryPolicy::None)?;
@@ -433,8 +434,8 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
             let (one_mean, one_most) = (mean(one.iter().copied())?, greatest(one)?);
             let (two_mean, two_most) = (mean(two.iter().copied())?, greatest(two)?);
             let here = format!(
-                "the longest simulated flow takes {two_mean:.1} s longer than the model says with ssthresh 2 (at most \
-                 {two_most:.1} s), and {one_mean:.1} s longer after one timeout of data (at most {one_most:.1} s)"
+                "with ssthresh 2, the longest simulated flow takes on average {two_mean:.1} s longer than the model's (at most \
+                 {two_most:.1} s); after one timeout of data, {one_mean:.1} s longer (at most {one_most:.1} s)"
             );
             Some(FigureClaimResult::new(here, two_mean > 2.0 * one_mean))
         },

@@ -58,7 +58,7 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "kernel-14b",
         section: "7.2.2",
-        statement: "With HALR a flow needs as long after the failover's end as an undisturbed flow needs in all (the latest)",
+        statement: "With HALR, a flow completes one undisturbed completion time after the failover's end (the latest flow)",
         paper: "",
         figure: "kernel-14",
         evidence: ClaimEvidence::Kernel,

@@ -81,7 +81,7 @@ fn a_daemon_killed_at_any_step_is_gone_on_with() {
     let steps = node.run(|| number_of_steps(&plan));
     for (index, done) in (0..steps).flat_map(|index| [(index, false), (index, true)]) {
         node.run(|| killed_at(index, done, &plan, &journal));
-        let mut network = node.run(adopt).expect("it died");
+        let mut network = node.run(adopt).expect("the killed daemon left a journal");
         node.run(|| raise(&mut network, &plan).unwrap());
         assert_same_soon(&raised, || node.dump());
         node.run(|| network.remove().unwrap());

@@ -240,8 +240,8 @@ pub fn patient(stream: &TcpStream) {
     use_cubic(stream);
 }
 
-/// The three hosts. The client's host has the bridge `lan`, to which both nodes are connected. The primary has the VIP on `lo`, and sends
-/// packets from the VIP to the backup.
+/// The three hosts. The client's host has the bridge `lan`, to which both nodes are connected. The primary has the VIP on `lo`. It routes
+/// packets whose source is the VIP through the backup.
 ///
 /// ```text
 ///      client (…1)       backup (…2)         primary (…3)
@@ -255,7 +255,7 @@ pub struct Lan {
 }
 
 impl Lan {
-    /// The LAN for a test. `None`, with a message, if it cannot be made on this machine.
+    /// The LAN for a test. `None`, with a message, if the test does not run as root.
     pub fn new(test: &str) -> Option<Self> {
         if !is_root(test) {
             return None;

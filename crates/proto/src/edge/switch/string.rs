@@ -104,7 +104,7 @@ pub struct StringView {
     pub last_heard: Option<Instant>,
     /// Number of heartbeats that came.
     pub beats_heard: u64,
-    /// Number of heartbeats that did not come in time since the first one. Each silence adds its number of whole intervals, minus one.
+    /// Number of heartbeats, from the first one on, that did not come in time. Each silence adds its number of whole intervals, minus one.
     pub beats_missed: u64,
     /// When its last failure was declared here.
     pub failed_at: Option<Instant>,

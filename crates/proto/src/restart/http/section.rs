@@ -15,8 +15,8 @@ pub enum HttpFault {
     /// Content-Length beside Transfer-Encoding, or several lengths: client and server may see different bodies.
     #[error("the message's length is given twice")]
     AmbiguousLength,
-    /// A line of a request ends in LF without CR. Some receivers take the LF for the line's end, others for a part of the line
-    /// (RFC 9112 §2.2).
+    /// A line of a request's header, or of a trailer, ends in LF without CR. Some receivers take the LF for the line's end, others for a
+    /// part of the line (RFC 9112 §2.2).
     #[error("unclear boundary: a line ends in a line feed without a carriage return")]
     BareLineFeed,
     /// Chunk data is not followed by CRLF.
@@ -34,8 +34,8 @@ pub enum HttpFault {
     /// The header section is not HTTP/1.
     #[error("the header does not parse: {0}")]
     Syntax(#[from] httparse::Error),
-    /// The Transfer-Encoding is not exactly `chunked`, and the message is a request, or a reply whose codings mention `chunked`. Also any
-    /// Transfer-Encoding in HTTP/1.0 (RFC 9112 §6.1).
+    /// A request's Transfer-Encoding is anything but exactly `chunked`. Or a reply's Transfer-Encoding mentions `chunked` and is not
+    /// exactly `chunked`. Or a message of HTTP/1.0 has any Transfer-Encoding (RFC 9112 §6.1).
     #[error("unclear boundary: the Transfer-Encoding gives no length that all receivers agree on")]
     TransferEncoding,
 }

@@ -14,7 +14,7 @@
 //!
 //! Heartbeats of an idle path cost less than [`BUDGET`] of the bytes of data. A path is judged after [`SAMPLES_MIN`] samples. The primary
 //! changes only if the other path carries [`MARGIN`] times as much, so noise does not move it back and forth. A path that is much better is
-//! recognised earlier: from [`CAUTIOUS_SAMPLES_MIN`] samples on by an upper bound of its losses.
+//! recognised earlier: from [`CAUTIOUS_SAMPLES_MIN`] samples on, it is judged by an upper bound of its losses.
 
 use std::time::Duration;
 
@@ -116,7 +116,8 @@ impl PathQuality {
         self.data.samples() + self.heartbeats.samples()
     }
 
-    /// The loss rate of one way, from a rate of each kind of samples.
+    /// The loss rate of one way. `rate` gives the estimate that is taken from each kind of samples: the mean, a lower bound or an upper
+    /// bound.
     fn one_way(&self, rate: fn(&LossCount) -> f64) -> f64 {
         let one_way = 1.0 - (1.0 - rate(&self.heartbeats)).sqrt();
         // Each kind counts by its number of samples.
@@ -150,7 +151,7 @@ impl PathQuality {
 }
 
 /// Packets per second (Padhye et al.). `None` if nothing arrives. As soon as there are losses, every packet is acknowledged by itself
-/// (b = 1). A single loss is repaired without a timeout, so of Padhye's timeouts only the term of repeated losses is left.
+/// (b = 1). A single loss is repaired without a timeout, so only 32p³ of Padhye's p(1 + 32p²) is left: the timeouts after repeated losses.
 fn model(rtt: Duration, least_timeout: Duration, loss: f64) -> Option<f64> {
     let in_windows = rtt.as_secs_f64().max(1e-6) * (2.0 * loss / 3.0).sqrt();
     let in_timeouts = least_timeout.as_secs_f64() * 32.0 * loss.powi(3);
@@ -179,7 +180,7 @@ mod tests {
         data(1000, lost).rate(Some(rtt), 1000 * MS)
     }
 
-    /// The primary has a round-trip time of 90 ms and loses 5 %. An alternate with 210 ms is better only if it loses less than 1.2 %. The
+    /// The primary has a round-trip time of 90 ms and loses 5 %. An alternate with 210 ms is better only if it loses less than 1.28 %. The
     /// simplified model of the paper's section IV.2 says 0.92 %, but simulated transfers over an alternate that loses 1 % are faster by a
     /// fifth.
     #[test]

@@ -1,4 +1,4 @@
-//! Two endpoints with two addresses each, and a network between them whose losses a test chooses.
+//! Two endpoints with several addresses each (two by default), and a network between them whose losses a test chooses.
 //!
 //! ```text
 //!   end 0   10.0.0.1 ───── path 0 ───── 10.0.0.2   end 1

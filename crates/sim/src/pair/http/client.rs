@@ -83,7 +83,7 @@ impl HttpClient {
         }
     }
 
-    /// Whether every reply came as expected, and nothing else.
+    /// Whether every reply came as expected, and nothing else. After a refusal, no further replies are expected.
     pub fn is_complete(&self) -> bool {
         let nothing_left = self.planned.is_empty() && self.unanswered.is_empty() && self.reply.is_none();
         nothing_left && self.received.is_empty() && self.wrong.is_none()
@@ -99,7 +99,7 @@ impl HttpClient {
         self.replies
     }
 
-    /// Whether the pair has refused a request that it must not execute again.
+    /// Whether the pair has refused a request: one that it must not execute again, or one that kills the server that executes it again.
     pub const fn was_refused(&self) -> bool {
         self.was_refused
     }

@@ -116,7 +116,10 @@ fn the_rule_and_the_key_say_what_is_repeated() {
 fn an_upload_is_kept_from_its_start_until_the_log_is_full() {
     let put = b"PUT /big HTTP/1.1\r\nContent-Length: 9\r\n\r\nbody";
     let mut tracker = tracker(GET, OK, 9);
-    assert!(!tracker.shed(LogFull::Memory), "nothing is kept for a reply");
+    assert!(
+        !tracker.shed(LogFull::Memory),
+        "no request is unanswered, so no input is kept"
+    );
     tracker.on_input(put);
     let start = Offset(GET.len() as u64);
     assert_eq!(tracker.restart_input(), start);
