@@ -4,13 +4,13 @@
 # make bench      speed compared with plain forwarding, stalls of many connections, stalls after a cut path;
 #                 comparison with ns-2 if it is installed (apt-get install ns2)
 # make lint       formatting and lints only
-# make install    binaries, man pages, the systemd units and examples under PREFIX (default /usr/local);
+# make install    binaries, libsteadfast, man pages, the systemd units and examples under PREFIX (default /usr/local);
 #                 needs fewer packages than test, demo and bench
 
 PREFIX ?= /usr/local
 # Cargo profile (Cargo.toml) and targets of the build. scripts/test sets its own values of both.
 PROFILE ?= release
-BUILT ?= --bins
+BUILT ?= --bins --lib
 LAB = target/$(PROFILE)/steadfast-lab
 
 .PHONY: demo test test-long bench format lint build install deps deps-build
@@ -69,4 +69,9 @@ install: build
 	install -D -m 644 docs/operating.md $(DESTDIR)$(PREFIX)/share/doc/steadfast/operating.md
 	install -D -m 644 docs/edge-guide.md $(DESTDIR)$(PREFIX)/share/doc/steadfast/edge-guide.md
 	install -D -m 644 docs/tunnel-guide.md $(DESTDIR)$(PREFIX)/share/doc/steadfast/tunnel-guide.md
+	install -D -m 755 target/$(PROFILE)/libsteadfast.so $(DESTDIR)$(PREFIX)/lib/libsteadfast.so
+	install -D -m 644 target/$(PROFILE)/libsteadfast.a $(DESTDIR)$(PREFIX)/lib/libsteadfast.a
+	install -D -m 644 bindings/c/include/steadfast.h $(DESTDIR)$(PREFIX)/include/steadfast.h
+	install -D -m 644 bindings/python/steadfast.py $(DESTDIR)$(PREFIX)/share/steadfast/python/steadfast.py
+	install -D -m 644 bindings/README.md $(DESTDIR)$(PREFIX)/share/doc/steadfast/bindings.md
 	install -D -m 755 packaging/examples/redis-state-sync $(DESTDIR)$(PREFIX)/share/doc/steadfast/examples/redis-state-sync

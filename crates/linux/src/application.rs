@@ -40,7 +40,7 @@ pub fn receive_with_descriptor(
 
 /// How far an application has used a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConnectionProgress {
+pub struct ApplicationProgress {
     /// The application's own address.
     pub local: SocketAddr,
     /// The other end.
@@ -72,7 +72,7 @@ const ATTEMPTS: usize = 1_000;
 ///
 /// # Errors
 /// Why this cannot be known.
-pub fn progress(connection: &OwnedFd) -> Result<ConnectionProgress, ProgressError> {
+pub fn progress(connection: &OwnedFd) -> Result<ApplicationProgress, ProgressError> {
     let socket = SockRef::from(connection);
     let is_tcp = socket.protocol().ok().flatten() == Some(socket2::Protocol::TCP);
     let local = socket.local_addr().ok().and_then(|address| address.as_socket());
@@ -100,7 +100,7 @@ pub fn progress(connection: &OwnedFd) -> Result<ConnectionProgress, ProgressErro
         };
         // The kernel counts the client's FIN as a byte received.
         let fin = u64::from(after.tcpi_state == CLOSE_WAIT);
-        return Ok(ConnectionProgress {
+        return Ok(ApplicationProgress {
             local: canonical(local),
             peer: canonical(peer),
             read: after.tcpi_bytes_received - fin - unread,

@@ -1,8 +1,8 @@
 //! Snapshots on their way from the primary to the backup: the eager transfer of Migratory TCP. Each service has one [`Exports`], the
-//! primary's half, and one [`Arrivals`], the backup's half.
+//! primary's half, and one [`SnapshotArrivals`], the backup's half.
 //!
 //! ```text
-//!   application ── state ──▶ Exports ── parts ────▶ Arrivals ──▶ the connection's restart point
+//!   application ── state ──▶ Exports ── parts ────▶ SnapshotArrivals ──▶ the connection's restart point
 //!               ◀─ outcome ─         ◀─ receipts ──
 //! ```
 //!
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::arrivals::Arrivals;
+pub use self::arrivals::SnapshotArrivals;
 use crate::restart::snapshot::{Snapshot, SnapshotStanding};
 use crate::seq::in_reach;
 use crate::{Instant, Offset};

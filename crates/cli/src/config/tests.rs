@@ -434,7 +434,7 @@ port = 1
 
     let expected = [
         r#"2: node.name: is "9lives"; allowed: 1 to 32 letters, digits, - and _, beginning with a letter"#,
-        "3: node.colour: unknown key; allowed here: name, agent_timeout_ms, state_dir",
+        "3: node.colour: unknown key; allowed here: name, agent_timeout_ms, state_dir, snapshot_socket",
         r#"7: peer.address: is "nowhere"; allowed: an IPv4 or IPv6 unicast address, neither loopback nor link-local"#,
         "8: peer.port: is 0; allowed: an integer from 1 to 65535",
         "11: detector.missed: is of type string; allowed: an integer from 2 to 100",
@@ -443,7 +443,7 @@ port = 1
         "16: service[0].interface: is missing; allowed: the name of a network interface, 1 to 15 characters, not lo",
         "16: service[0].port: is missing; allowed: an integer from 1 to 65535",
         "16: service[0].primary: is missing; allowed: the name of this node or of its peer",
-        r#"18: service[0].policy: is "best"; allowed: "http", "replica" or "replay""#,
+        r#"18: service[0].policy: is "best"; allowed: "http", "replica", "replay" or "snapshot""#,
         "20: statistics: unknown key; allowed here: assume, node, peer, witness, fence, detector, log, metrics, service",
     ];
     assert_eq!(wrong(text), expected.map(|line| format!("steadfast.toml:{line}")));

@@ -8,7 +8,7 @@ const PARTIAL_MAX: usize = 16;
 
 /// Snapshots of which only parts have come.
 #[derive(Debug, Default)]
-pub struct Arrivals {
+pub struct SnapshotArrivals {
     /// The snapshot that got a part last is the last one.
     partial: Vec<PartialSnapshot>,
 }
@@ -20,7 +20,7 @@ struct PartialSnapshot {
     bytes: Vec<u8>,
 }
 
-impl Arrivals {
+impl SnapshotArrivals {
     /// Handles a part. Returns the snapshot if this part completes it.
     ///
     /// # Errors

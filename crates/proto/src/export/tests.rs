@@ -11,9 +11,9 @@ fn state(length: usize) -> Arc<[u8]> {
 }
 
 /// Both halves, and a network that loses a share of the messages.
-struct Transfer {
+struct TransferTestbed {
     exports: Exports,
-    arrivals: Arrivals,
+    arrivals: SnapshotArrivals,
     now: Instant,
     random: u64,
     /// One message of this many is lost; zero: none.
@@ -24,11 +24,11 @@ struct Transfer {
     sent: usize,
 }
 
-impl Transfer {
+impl TransferTestbed {
     fn new(loss: u64) -> Self {
         Self {
             exports: Exports::new(Instant::ZERO),
-            arrivals: Arrivals::default(),
+            arrivals: SnapshotArrivals::default(),
             now: Instant::ZERO,
             random: 1,
             loss,
@@ -98,7 +98,7 @@ impl Transfer {
 fn a_state_of_any_size_arrives_whole_also_with_loss() {
     for loss in [0, 2, 5] {
         for size in [0, 1, PART_MAX, PART_MAX + 1, 3 * WINDOW + 5, STATE_MAX / 16] {
-            let mut transfer = Transfer::new(loss);
+            let mut transfer = TransferTestbed::new(loss);
             transfer
                 .exports
                 .begin(transfer.now, 7, client(1), (Offset(3), Offset(4)), state(size));
@@ -119,7 +119,7 @@ fn a_state_of_any_size_arrives_whole_also_with_loss() {
 
 #[test]
 fn nothing_is_sent_twice_without_loss() {
-    let mut transfer = Transfer::new(0);
+    let mut transfer = TransferTestbed::new(0);
     transfer.exports.begin(
         transfer.now,
         1,
@@ -134,7 +134,7 @@ fn nothing_is_sent_twice_without_loss() {
 /// A large state does not delay the small ones behind it.
 #[test]
 fn several_states_are_transferred_at_the_same_time() {
-    let mut transfer = Transfer::new(0);
+    let mut transfer = TransferTestbed::new(0);
     transfer.exports.begin(
         transfer.now,
         1,
@@ -151,7 +151,7 @@ fn several_states_are_transferred_at_the_same_time() {
 
 #[test]
 fn a_later_snapshot_answers_for_an_earlier_one() {
-    let mut transfer = Transfer::new(0);
+    let mut transfer = TransferTestbed::new(0);
     for call in 1..=3 {
         transfer.exports.begin(
             transfer.now,
@@ -186,7 +186,7 @@ fn a_later_snapshot_answers_for_an_earlier_one() {
 /// The backup says by itself when a snapshot has waited long enough. If this message is lost, the primary asks.
 #[test]
 fn a_snapshot_that_waits_is_asked_about() {
-    let mut transfer = Transfer::new(0);
+    let mut transfer = TransferTestbed::new(0);
     transfer.standing = SnapshotStanding::Waits;
     transfer.exports.begin(
         transfer.now,
@@ -216,7 +216,7 @@ fn a_snapshot_that_waits_is_asked_about() {
 
 #[test]
 fn a_wait_ends() {
-    let mut transfer = Transfer::new(1); // all messages are lost
+    let mut transfer = TransferTestbed::new(1); // all messages are lost
     transfer
         .exports
         .begin(transfer.now, 1, client(1), (Offset(0), Offset(0)), state(10));
@@ -264,11 +264,11 @@ fn bad_parts_are_refused() {
         at,
         bytes: bytes.to_vec(),
     };
-    let refuses = |arrivals: &mut Arrivals, part| {
+    let refuses = |arrivals: &mut SnapshotArrivals, part| {
         let answer = arrivals.on_part(part);
         answer.is_err_and(|receipt| matches!(receipt.standing, Some(SnapshotStanding::Refused(_))))
     };
-    let mut arrivals = Arrivals::default();
+    let mut arrivals = SnapshotArrivals::default();
     assert!(
         refuses(&mut arrivals, part(1, STATE_MAX + 1, 0, b"a")),
         "too long"
@@ -296,7 +296,7 @@ fn bad_parts_are_refused() {
 
 #[test]
 fn the_backup_keeps_a_bounded_number_of_parts() {
-    let mut arrivals = Arrivals::default();
+    let mut arrivals = SnapshotArrivals::default();
     for number in 0..1_000 {
         let part = SnapshotPart {
             number: 1,
@@ -315,7 +315,7 @@ fn the_backup_keeps_a_bounded_number_of_parts() {
 /// The backup forgets parts if its agent is replaced. Then the whole state is sent again.
 #[test]
 fn parts_that_the_backup_has_lost_are_sent_again() {
-    let mut transfer = Transfer::new(0);
+    let mut transfer = TransferTestbed::new(0);
     transfer.exports.begin(
         transfer.now,
         1,
@@ -329,7 +329,7 @@ fn parts_that_the_backup_has_lost_are_sent_again() {
         let receipt = transfer.arrivals.on_part(part).expect_err("there is more");
         transfer.exports.on_receipt(transfer.now, &receipt);
     }
-    transfer.arrivals = Arrivals::default();
+    transfer.arrivals = SnapshotArrivals::default();
     assert_eq!(transfer.outcomes(1), [(vec![1], ExportOutcome::Kept)]);
     assert_eq!(transfer.arrived[0].1.state, state(3 * WINDOW));
 }

@@ -37,7 +37,7 @@ use crate::census::ClientTerms;
 use crate::claim::Claim;
 use crate::detector::{Detector, DetectorConfig};
 use crate::doubt::ServiceDoubt;
-use crate::export::{Arrivals, Exports, PartReceipt, SnapshotPart};
+use crate::export::{Exports, PartReceipt, SnapshotArrivals, SnapshotPart};
 use crate::orphans::ServiceOrphans;
 use crate::path::ServicePath;
 use crate::role::{Role, RoleHistory};
@@ -214,7 +214,7 @@ pub struct Service {
     /// Snapshots that this node sends, as the primary.
     exports: Exports,
     /// Snapshots that this node receives, as the backup.
-    arrivals: Arrivals,
+    arrivals: SnapshotArrivals,
     /// The step that failed in this node's network for the service, if any.
     failure: FailedStep,
     doubt: ServiceDoubt,
@@ -292,7 +292,7 @@ impl Service {
             unfollowed: Unfollowed::default(),
             sync: config.state_sync.map(StateSync::new),
             exports: Exports::new(now),
-            arrivals: Arrivals::default(),
+            arrivals: SnapshotArrivals::default(),
             failure: FailedStep::default(),
             doubt: ServiceDoubt::default(),
             alarms: Alarms::default(),

@@ -10,16 +10,9 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use linux::application::{ConnectionProgress, ProgressError, progress, receive_with_descriptor};
-use proto::Offset;
-use proto::export::{ExportOutcome, STATE_MAX};
-use proto::service::ExportCall;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use linux::application::receive_with_descriptor;
+use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
-
-use super::{OUTCOME_MAX, SnapshotServer};
-use crate::control::ExportRequest;
-use crate::keepers;
 
 /// Marks a request of this version.
 const MAGIC: u32 = 0x3153_4653;
@@ -27,14 +20,14 @@ const MAGIC: u32 = 0x3153_4653;
 const HEAD: usize = 16;
 
 /// A request without its state.
-pub(super) struct RequestHead {
+pub(super) struct ReceivedRequest {
     bytes: [u8; HEAD],
     connection: Option<OwnedFd>,
 }
 
 /// What an application asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Operation {
+pub(super) enum Operation {
     Export { waits: bool },
     Import,
 }
@@ -50,7 +43,7 @@ pub(super) enum Status {
     NotProtected = 2,
     /// The connection has ended.
     Ended = 3,
-    /// The state is larger than [`STATE_MAX`].
+    /// The state is larger than [`STATE_MAX`](proto::export::STATE_MAX).
     TooLarge = 4,
     /// The state is larger than the application's buffer.
     SmallBuffer = 5,
@@ -70,7 +63,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    fn of(status: Status) -> Self {
+    pub fn of(status: Status) -> Self {
         Self {
             status,
             flag: false,
@@ -79,14 +72,22 @@ impl Answer {
         }
     }
 
-    fn sized(status: Status, size: usize) -> Self {
+    pub fn sized(status: Status, size: usize) -> Self {
         Self {
             size,
             ..Self::of(status)
         }
     }
 
-    fn done(flag: bool) -> Self {
+    pub fn with_state(state: &[u8]) -> Self {
+        Self {
+            size: state.len(),
+            state: state.to_vec(),
+            ..Self::done(true)
+        }
+    }
+
+    pub fn done(flag: bool) -> Self {
         Self {
             flag,
             ..Self::of(Status::Done)
@@ -95,8 +96,8 @@ impl Answer {
 }
 
 /// Waits for the next request. `None`: the application has disconnected.
-pub(super) async fn read_head(stream: &UnixStream) -> io::Result<Option<RequestHead>> {
-    let mut head = RequestHead {
+pub(super) async fn read_head(stream: &UnixStream) -> io::Result<Option<ReceivedRequest>> {
+    let mut head = ReceivedRequest {
         bytes: [0; HEAD],
         connection: None,
     };
@@ -129,9 +130,9 @@ pub(super) async fn write(stream: &mut UnixStream, answer: Answer) -> io::Result
     stream.write_all(&bytes).await
 }
 
-impl RequestHead {
+impl ReceivedRequest {
     /// The operation, its size and its connection. `None`: not a request of this version.
-    fn parse(self) -> Option<(Operation, u64, OwnedFd)> {
+    pub fn parse(self) -> Option<(Operation, u64, OwnedFd)> {
         let number = |at: usize| u32::from_ne_bytes(self.bytes[at..at + 4].try_into().expect("four bytes"));
         let size = u64::from_ne_bytes(self.bytes[8..].try_into().expect("eight bytes"));
         let operation = match (number(0), number(4)) {
@@ -141,112 +142,5 @@ impl RequestHead {
             _ => return None,
         };
         Some((operation, size, self.connection?))
-    }
-}
-
-impl SnapshotServer {
-    /// Carries out a request.
-    pub(super) async fn answer(&self, stream: &mut UnixStream, head: RequestHead) -> io::Result<Answer> {
-        let Some((operation, size, connection)) = head.parse() else {
-            return Ok(Answer::of(Status::Malformed));
-        };
-        let size = usize::try_from(size).unwrap_or(usize::MAX);
-        match operation {
-            Operation::Import => self.import(size, &connection).await,
-            Operation::Export { .. } if size > STATE_MAX => {
-                let mut state = stream.take(size as u64);
-                tokio::io::copy(&mut state, &mut tokio::io::sink()).await?; // the next request begins behind it
-                Ok(Answer::sized(Status::TooLarge, STATE_MAX))
-            }
-            Operation::Export { waits } => {
-                let room = u32::try_from(size).expect("at most STATE_MAX");
-                let _room = self
-                    .receiving
-                    .acquire_many(room)
-                    .await
-                    .map_err(io::Error::other)?;
-                let mut state = vec![0; size];
-                stream.read_exact(&mut state).await?;
-                self.export(waits, state, &connection).await
-            }
-        }
-    }
-
-    async fn export(&self, waits: bool, state: Vec<u8>, connection: &OwnedFd) -> io::Result<Answer> {
-        let progress = match self.progress(connection).await {
-            Ok(progress) => progress,
-            Err(status) => return Ok(Answer::of(status)),
-        };
-        let Some((service, is_relayed)) = self.find(progress.local) else {
-            return Ok(Answer::of(Status::NotProtected));
-        };
-        if is_relayed {
-            return Ok(Answer::done(false)); // its log begins at the client's next connection
-        }
-        let call = ExportCall {
-            call: 0, // the agent's loop numbers the calls
-            client: progress.peer,
-            input: Offset(progress.read),
-            output: Offset(progress.written),
-            state: state.into(),
-        };
-        let request = ExportRequest {
-            service: service.index,
-            call,
-            waits,
-        };
-        let outcome = tokio::time::timeout(OUTCOME_MAX, self.asker.export(request)).await;
-        Ok(match outcome {
-            Ok(Some(ExportOutcome::Kept)) => Answer::done(true),
-            Ok(Some(ExportOutcome::NotKept(reason))) => {
-                tracing::debug!(client = %progress.peer, reason, "a snapshot is not kept");
-                Answer::done(false)
-            }
-            Ok(Some(ExportOutcome::Moved)) => Answer::of(Status::Moved),
-            Ok(Some(ExportOutcome::TimedOut)) | Err(_) => Answer::of(Status::TimedOut),
-            Ok(None) => return Err(io::ErrorKind::ConnectionAborted.into()), // the agent stops: its successor is asked again
-        })
-    }
-
-    /// How far the application has used its connection, or the answer if this is not known.
-    async fn progress(&self, connection: &OwnedFd) -> Result<ConnectionProgress, Status> {
-        match progress(connection) {
-            Ok(progress) => Ok(progress),
-            Err(ProgressError::NotAConnection) => Err(Status::NotProtected),
-            Err(ProgressError::Restless) => Err(Status::TimedOut),
-            Err(ProgressError::Ended(local)) => match self.find(local) {
-                Some((service, false)) if self.asker.has_moved(service.index).await => Err(Status::Moved),
-                Some(_) => Err(Status::Ended),
-                None => Err(Status::NotProtected),
-            },
-        }
-    }
-
-    async fn import(&self, room: usize, connection: &OwnedFd) -> io::Result<Answer> {
-        let progress = match self.progress(connection).await {
-            Ok(progress) => progress,
-            Err(status) => return Ok(Answer::of(status)),
-        };
-        let service = match self.find(progress.local) {
-            None => return Ok(Answer::of(Status::NotProtected)),
-            Some((_, false)) => return Ok(Answer::done(false)), // the client's own connection to this node
-            Some((service, true)) => service.index,
-        };
-        let state_dir = self.state_dir.clone();
-        let asked = tokio::task::spawn_blocking(move || keepers::import(&state_dir, progress.peer));
-        let state = asked.await.map_err(io::Error::other)?.map_err(io::Error::other)?;
-        Ok(match state {
-            None => Answer::done(false),
-            Some(state) if state.len() > room => Answer::sized(Status::SmallBuffer, state.len()),
-            Some(state) => {
-                self.imported.count(service);
-                Answer {
-                    status: Status::Done,
-                    flag: true,
-                    size: state.len(),
-                    state: state.to_vec(),
-                }
-            }
-        })
     }
 }

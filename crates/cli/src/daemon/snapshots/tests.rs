@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream as Application;
 use std::sync::mpsc::Receiver;
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
-use proto::export::STATE_MAX;
+use proto::export::{ExportOutcome, STATE_MAX};
 
 use super::*;
 use crate::control::{Call, ControlServer, ExportRequest};

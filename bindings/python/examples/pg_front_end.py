@@ -1,0 +1,363 @@
+#!/usr/bin/env python3
+"""pg_front_end.py [--create] [--wrong-order] DSN ADDRESS:PORT...: executes series of transactions in PostgreSQL, over HTTP/1.1.
+
+This is the front-end of section 6.6 in Sultan et al., "Migratory TCP". A request is a series of transactions:
+
+    POST /series HTTP/1.1
+    Client: NAME
+    Content-Length: 28
+
+    ITEM-0 100
+    ITEM-1 -20
+
+Each line is one transaction, which adds an amount to the client's balance. The answer has one chunk per transaction, in order: "ITEM committed"
+or "ITEM aborted", and a line break. GET / answers 204.
+
+Each transaction is executed and answered exactly once, even if the front-end or its node fails. The front-end exports its state inside each
+transaction, before the commit. A front-end on the other node goes on from there. From a snapshot on, the answers depend only on the input and on
+the outcomes of the transactions, which the database keeps. If the database fails, the front-end waits until it is back.
+"""
+
+import argparse
+import dataclasses
+import json
+import re
+import socket
+import sys
+import threading
+import time
+
+import psycopg2
+
+import steadfast
+import steadfast_pg
+
+HEAD_MAX = 8192
+BODY_MAX = 64 * 1024
+# Number of failures of the database during one item before the client's connection is closed.
+ITEM_TRIES = 5
+# Seconds to wait for the database, and between two attempts to connect.
+DATABASE_PATIENCE = 30
+RETRY_EVERY = 0.1
+
+HEAD = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n"
+NAME = r"[!-~]{1,200}"
+# An amount may be too large for the database. Its transaction is aborted then.
+SERIES = rf"({NAME} -?[0-9]{{1,30}}\n)+"
+
+# The ledger has no unique constraint, so that a duplicate would show.
+SCHEMA = """
+SELECT pg_advisory_xact_lock(hashtext('steadfast ledger'));  -- two front-ends may do this at the same time
+CREATE TABLE IF NOT EXISTS ledger (client text, item text, amount bigint);
+CREATE TABLE IF NOT EXISTS accounts (client text PRIMARY KEY, balance bigint);
+"""
+
+
+@dataclasses.dataclass
+class Snapshot:
+    """The state of a connection."""
+
+    # Name of the session in the database.
+    session: str = dataclasses.field(default_factory=steadfast_pg.new_session)
+    # The client of the current series.
+    client: str = ""
+    # The lines of the series that are not answered yet. The answer's head was sent. Empty between two requests.
+    lines: str = ""
+    # Id of the transaction in which the first line is ending. None: the line is still to be executed.
+    ending: str | None = None
+    # Whether the connection ends after the current answer.
+    closes: bool = False
+    # Input that was read, but not used yet: the beginning of the next requests.
+    ahead: bytes = b""
+
+    def to_bytes(self):
+        return json.dumps(dataclasses.asdict(self) | {"ahead": self.ahead.decode("latin-1")}).encode()
+
+    @classmethod
+    def from_bytes(cls, state):
+        fields = json.loads(state)
+        return cls(**fields | {"ahead": fields["ahead"].encode("latin-1")})
+
+
+class Refused(Exception):
+    """The request gets an error as its answer. The argument is the status."""
+
+
+@dataclasses.dataclass
+class Request:
+    # The method and the path.
+    target: str
+    client: str
+    # Bytes of the body.
+    length: int
+    closes: bool
+
+
+def parse_head(head):
+    """`head` has no empty line at its end."""
+    request_line, *lines = head.decode("latin-1").split("\r\n")
+    request = re.fullmatch(r"(\S+ /\S*) HTTP/1\.1", request_line)
+    if not request:
+        raise Refused("400 Bad Request")
+    fields = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        name = name.lower()
+        is_repeated = name in fields and name in ("client", "content-length")
+        if not colon or not name or name[-1].isspace() or is_repeated:
+            raise Refused("400 Bad Request")
+        fields[name] = value.strip(" \t")
+    if "transfer-encoding" in fields:
+        raise Refused("411 Length Required")
+    length = fields.get("content-length", "0")
+    if not re.fullmatch(r"[0-9]{1,9}", length):
+        raise Refused("400 Bad Request")
+    if int(length) > BODY_MAX:
+        raise Refused("413 Content Too Large")
+    closes = "close" in fields.get("connection", "").lower()
+    return Request(request[1], fields.get("client", ""), int(length), closes)
+
+
+def parse_series(client, body):
+    """The lines of a series. Each one ends with a line break."""
+    lines = body.decode("latin-1")
+    if not lines.endswith("\n"):
+        lines += "\n"
+    if not re.fullmatch(NAME, client) or not re.fullmatch(SERIES, lines):
+        raise Refused("400 Bad Request")
+    return lines
+
+
+def commit_in_wrong_order(db, connection, make_state):
+    """Commits before the export. After a failure between the two, the transaction is executed again: the mistake of which 6.3.2 warns."""
+    txn_id = steadfast_pg.get_txn_id(db)
+    db.commit()
+    steadfast.export_state(connection, make_state(txn_id), wait=True)
+    return steadfast_pg.outcome(db, txn_id)
+
+
+class Session:
+    """One connection. An end of the connection, from either side, is a ConnectionError or an EOFError."""
+
+    def __init__(self, connection, dsn, commit):
+        self.connection = connection
+        self.dsn = dsn
+        self.commit = commit
+        self.db = None
+        self.now = Snapshot()
+
+    def serve(self):
+        try:
+            state = steadfast.import_state(self.connection)
+        except steadfast.NotProtected:
+            state = None  # a connection of an unprotected address is new
+        if state is not None:
+            self.now = Snapshot.from_bytes(state)
+            self.reconnect()
+            if self.now.lines:
+                self.run_series()
+        while not self.now.closes:
+            self.answer_request()
+
+    def close(self):
+        if self.db is not None:
+            self.db.close()
+
+    def export(self, wait=False):
+        """Exports the state. After a failure, a takeover would go on from an earlier snapshot."""
+        try:
+            steadfast.export_state(self.connection, self.now.to_bytes(), wait)
+        except steadfast.NotProtected:
+            pass
+        except (steadfast.Emigrated, steadfast.Closed) as error:
+            raise ConnectionError from error
+        except (steadfast.SnapshotError, OSError) as error:
+            print(f"cannot export a state; a takeover would go on from an earlier one: {error}", file=sys.stderr)
+
+    def reconnect(self):
+        """Connects to the database. Waits while the database is being restarted."""
+        self.close()
+        deadline = time.monotonic() + DATABASE_PATIENCE
+        while True:
+            try:
+                self.db = steadfast_pg.reconnect_db(self.dsn, self.now.session)
+                return
+            except psycopg2.OperationalError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(RETRY_EVERY)
+
+    def answer_request(self):
+        try:
+            request, body = self.read_request()
+            if request.target == "GET /":
+                self.now.closes = request.closes
+                self.answer_status("204 No Content")
+            elif request.target == "POST /series":
+                self.start_series(request, parse_series(request.client, body))
+                self.run_series()
+            else:
+                raise Refused("404 Not Found")
+        except Refused as refused:
+            self.now.closes = True  # the body is not read
+            self.answer_status(f"{refused}\r\nContent-Length: 0")
+
+    def read_request(self):
+        """Reads a whole request. Returns it, and its body."""
+        now = self.now
+        while (end := now.ahead.find(b"\r\n\r\n", 0, HEAD_MAX)) < 0:
+            if len(now.ahead) >= HEAD_MAX:
+                raise Refused("400 Bad Request")
+            self.read_more()
+        request = parse_head(now.ahead[:end])
+        begin = end + len(b"\r\n\r\n")
+        while len(now.ahead) < begin + request.length:
+            self.read_more()
+        body, now.ahead = now.ahead[begin : begin + request.length], now.ahead[begin + request.length :]
+        return request, body
+
+    def read_more(self):
+        received = self.connection.recv(HEAD_MAX)
+        if not received:
+            raise EOFError
+        self.now.ahead += received
+
+    def send(self, text):
+        self.connection.sendall(text.encode("latin-1"))
+
+    def answer_status(self, status):
+        self.send(f"HTTP/1.1 {status}\r\n{self.close_field()}\r\n")
+        self.export()
+
+    def close_field(self):
+        return "Connection: close\r\n" if self.now.closes else ""
+
+    def start_series(self, request, lines):
+        self.now.client, self.now.lines, self.now.closes = request.client, lines, request.closes
+        self.send(f"{HEAD}{self.close_field()}\r\n")
+        # Without the session's name, a successor could not end the session's back-end, which may hold locks. So the connection's first
+        # snapshot is kept before the first transaction begins.
+        self.export(wait=self.db is None)
+        if self.db is None:
+            self.reconnect()
+
+    def run_series(self):
+        """Executes and answers the rest of the series."""
+        now = self.now
+        while now.lines:
+            line, _, rest = now.lines.partition("\n")
+            item, amount = line.split(" ")
+            answer = f"{item} {self.finish_item(item, int(amount))}\n"
+            self.send(f"{len(answer):x}\r\n{answer}\r\n")
+            now.lines, now.ending = rest, None
+        self.send("0\r\n\r\n")
+        self.export()
+
+    def finish_item(self, item, amount):
+        """Ends the first item, also if the database fails meanwhile. Returns the outcome."""
+        for tries_left in reversed(range(ITEM_TRIES)):
+            try:
+                if self.now.ending is not None:
+                    return steadfast_pg.outcome(self.db, self.now.ending)
+                return self.execute_item(item, amount)
+            except psycopg2.Error as error:
+                if not tries_left:
+                    raise
+                print(f"the connection to the database is lost; a new one is made: {error}", file=sys.stderr)
+            # If the client has moved, its successor has ended the back-end. The export tells. Without it, this front-end would end the
+            # successor's back-end in turn.
+            self.export(wait=True)
+            self.reconnect()
+
+    def execute_item(self, item, amount):
+        """Executes the transaction of an item. Returns its outcome."""
+        client = self.now.client
+        try:
+            with self.db.cursor() as cursor:
+                cursor.execute("INSERT INTO ledger VALUES (%s, %s, %s)", [client, item, amount])
+                cursor.execute("INSERT INTO accounts VALUES (%s, 0) ON CONFLICT DO NOTHING", [client])
+                cursor.execute("UPDATE accounts SET balance = balance + %s WHERE client = %s", [amount, client])
+        except psycopg2.Error:
+            # This fails too if the connection to the database is lost.
+            return steadfast_pg.abort_exactly_once(self.db, self.connection, self.make_ending)
+        return self.commit(self.db, self.connection, self.make_ending)
+
+    def make_ending(self, txn_id):
+        """The state before the end of the first item's transaction."""
+        self.now.ending = txn_id
+        return self.now.to_bytes()
+
+
+def finish(connection):
+    """Ends the output, then reads until the client ends its input too.
+
+    If a server closes a connection with unread input, TCP resets it, and the client may lose the end of the output.
+    """
+    connection.settimeout(1)
+    connection.shutdown(socket.SHUT_WR)
+    for _ in range(256):
+        if not connection.recv(4096):
+            break
+
+
+def run_connection(connection, dsn, commit):
+    with connection:
+        session = Session(connection, dsn, commit)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            session.serve()
+            finish(connection)
+        except (steadfast.Emigrated, steadfast.Closed, EOFError, ConnectionError, TimeoutError):
+            pass  # the other node serves the client now, or the client has gone
+        except (steadfast.SnapshotError, steadfast_pg.OutcomeUnknown, psycopg2.Error, OSError, ValueError) as error:
+            print(f"a connection is closed: {error}", file=sys.stderr)
+        finally:
+            session.close()
+
+
+def run_listener(listener, *arguments):
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            time.sleep(0.01)  # nothing to accept after all, or too many open files
+            continue
+        threading.Thread(target=run_connection, args=(connection, *arguments), daemon=True).start()
+
+
+def listen_at(address):
+    """A socket that listens at `address`, which is ADDRESS:PORT or [IPV6]:PORT."""
+    host, _, port = address.rpartition(":")
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    return socket.create_server((host.strip("[]"), int(port)), family=family, backlog=socket.SOMAXCONN)
+
+
+def create_tables(dsn):
+    db = psycopg2.connect(dsn)
+    with db, db.cursor() as cursor:
+        cursor.execute(SCHEMA)
+    db.close()
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Executes series of transactions in PostgreSQL, over HTTP/1.1.")
+    parser.add_argument("--create", action="store_true", help="create the tables if they do not exist")
+    parser.add_argument("--wrong-order", action="store_true", help="commit before the export, which duplicates transactions (for tests)")
+    parser.add_argument("dsn", metavar="DSN")
+    parser.add_argument("addresses", metavar="ADDRESS:PORT", nargs="+")
+    options = parser.parse_args()
+    if options.create:
+        create_tables(options.dsn)
+    commit = commit_in_wrong_order if options.wrong_order else steadfast_pg.commit_exactly_once
+    listeners = [listen_at(address) for address in options.addresses]
+    names = [listener.getsockname()[:2] for listener in listeners]
+    print("ready:", *(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in names), flush=True)
+    threads = [threading.Thread(target=run_listener, args=(listener, options.dsn, commit), daemon=True) for listener in listeners]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+//! Carries out applications' requests.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use linux::application::{ApplicationProgress, ProgressError, progress};
+use proto::Offset;
+use proto::action::ServiceIndex;
+use proto::export::{ExportOutcome, STATE_MAX};
+use proto::service::ExportCall;
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
+
+use super::request::{self, Answer, Operation, ReceivedRequest, Status};
+use super::waiting::ImportCounter;
+use crate::control::{Asker, ExportRequest};
+use crate::keepers;
+
+/// Longest wait for the outcome of an export. Longer than the wait of `proto::export`, which then ends first.
+const OUTCOME_MAX: Duration = Duration::from_secs(60);
+
+/// A service with policy `snapshot`.
+pub(super) struct SnapshotService {
+    pub index: ServiceIndex,
+    pub vip: SocketAddr,
+    pub application: SocketAddr,
+}
+
+/// What the requests of all applications share.
+pub(super) struct SnapshotServer {
+    pub services: Vec<SnapshotService>,
+    pub state_dir: PathBuf,
+    pub asker: Asker,
+    /// Room for states that are being received.
+    pub receiving: Semaphore,
+    pub imported: ImportCounter,
+}
+
+impl SnapshotServer {
+    /// Answers an application's requests until the application disconnects.
+    pub async fn attend(&self, mut stream: UnixStream) -> io::Result<()> {
+        while let Some(head) = request::read_head(&stream).await? {
+            let answer = self.answer(&mut stream, head).await?;
+            let is_understood = answer.status != Status::Malformed;
+            request::write(&mut stream, answer).await?;
+            if !is_understood {
+                break; // the position of the next request is unknown
+            }
+        }
+        Ok(())
+    }
+
+    /// The service and the client of a connection, if the service's policy is `snapshot`. `true`: the keeper relays the connection.
+    fn find(&self, local: SocketAddr) -> Option<(&SnapshotService, bool)> {
+        self.services.iter().find_map(|service| {
+            let is_relayed = local == service.application;
+            (is_relayed || local == service.vip).then_some((service, is_relayed))
+        })
+    }
+
+    /// Carries out a request.
+    async fn answer(&self, stream: &mut UnixStream, head: ReceivedRequest) -> io::Result<Answer> {
+        let Some((operation, size, connection)) = head.parse() else {
+            return Ok(Answer::of(Status::Malformed));
+        };
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        match operation {
+            Operation::Import => self.import(size, &connection).await,
+            Operation::Export { .. } if size > STATE_MAX => {
+                let mut state = stream.take(size as u64);
+                tokio::io::copy(&mut state, &mut tokio::io::sink()).await?; // the next request begins behind it
+                Ok(Answer::sized(Status::TooLarge, STATE_MAX))
+            }
+            Operation::Export { waits } => {
+                let room = u32::try_from(size).expect("at most STATE_MAX");
+                let _room = self
+                    .receiving
+                    .acquire_many(room)
+                    .await
+                    .map_err(io::Error::other)?;
+                let mut state = vec![0; size];
+                stream.read_exact(&mut state).await?;
+                self.export(waits, state, &connection).await
+            }
+        }
+    }
+
+    async fn export(&self, waits: bool, state: Vec<u8>, connection: &OwnedFd) -> io::Result<Answer> {
+        let progress = match self.progress(connection).await {
+            Ok(progress) => progress,
+            Err(status) => return Ok(Answer::of(status)),
+        };
+        let Some((service, is_relayed)) = self.find(progress.local) else {
+            return Ok(Answer::of(Status::NotProtected));
+        };
+        if is_relayed {
+            return Ok(Answer::done(false)); // its log begins at the client's next connection
+        }
+        let call = ExportCall {
+            call: 0, // the agent's loop numbers the calls
+            client: progress.peer,
+            input: Offset(progress.read),
+            output: Offset(progress.written),
+            state: state.into(),
+        };
+        let request = ExportRequest {
+            service: service.index,
+            call,
+            waits,
+        };
+        let outcome = tokio::time::timeout(OUTCOME_MAX, self.asker.export(request)).await;
+        Ok(match outcome {
+            Ok(Some(ExportOutcome::Kept)) => Answer::done(true),
+            Ok(Some(ExportOutcome::NotKept(reason))) => {
+                tracing::debug!(client = %progress.peer, reason, "a snapshot is not kept");
+                Answer::done(false)
+            }
+            Ok(Some(ExportOutcome::Moved)) => Answer::of(Status::Moved),
+            Ok(Some(ExportOutcome::TimedOut)) | Err(_) => Answer::of(Status::TimedOut),
+            Ok(None) => return Err(io::ErrorKind::ConnectionAborted.into()), // the agent stops: its successor is asked again
+        })
+    }
+
+    /// How far the application has used its connection, or the answer if this is not known.
+    async fn progress(&self, connection: &OwnedFd) -> Result<ApplicationProgress, Status> {
+        match progress(connection) {
+            Ok(progress) => Ok(progress),
+            Err(ProgressError::NotAConnection) => Err(Status::NotProtected),
+            Err(ProgressError::Restless) => Err(Status::TimedOut),
+            Err(ProgressError::Ended(local)) => match self.find(local) {
+                Some((service, false)) if self.asker.has_moved(service.index).await => Err(Status::Moved),
+                Some(_) => Err(Status::Ended),
+                None => Err(Status::NotProtected),
+            },
+        }
+    }
+
+    async fn import(&self, room: usize, connection: &OwnedFd) -> io::Result<Answer> {
+        let progress = match self.progress(connection).await {
+            Ok(progress) => progress,
+            Err(status) => return Ok(Answer::of(status)),
+        };
+        let service = match self.find(progress.local) {
+            None => return Ok(Answer::of(Status::NotProtected)),
+            Some((_, false)) => return Ok(Answer::done(false)), // the client's own connection to this node
+            Some((service, true)) => service.index,
+        };
+        let state_dir = self.state_dir.clone();
+        let asked = tokio::task::spawn_blocking(move || keepers::import(&state_dir, progress.peer));
+        let state = asked.await.map_err(io::Error::other)?.map_err(io::Error::other)?;
+        Ok(match state {
+            None => Answer::done(false),
+            Some(state) if state.len() > room => Answer::sized(Status::SmallBuffer, state.len()),
+            Some(state) => {
+                self.imported.count(service);
+                Answer::with_state(&state)
+            }
+        })
+    }
+}

@@ -1,0 +1,84 @@
+//! The applications' calls that wait for their outcome, and counters of calls and imports.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use proto::action::ServiceIndex;
+use proto::export::ExportOutcome;
+use tokio::sync::oneshot;
+
+/// The counters of calls by their outcome.
+const OUTCOMES: [&str; 4] = [
+    "snapshots_kept",
+    "snapshots_not_kept",
+    "snapshots_moved",
+    "snapshots_timed_out",
+];
+
+/// The applications' calls that wait for their outcome, for the agent's loop.
+#[derive(Default)]
+pub struct WaitingExports {
+    last: u64,
+    waiting: BTreeMap<u64, oneshot::Sender<ExportOutcome>>,
+    /// Number of calls that had an outcome, by service and outcome.
+    outcomes: BTreeMap<(ServiceIndex, &'static str), u64>,
+    imported: ImportCounter,
+}
+
+/// Counts the states that applications have imported, by service. Clones share the counts.
+#[derive(Clone, Default)]
+pub struct ImportCounter(Arc<Mutex<BTreeMap<ServiceIndex, u64>>>);
+
+impl ImportCounter {
+    pub fn count(&self, service: ServiceIndex) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry(service).or_default() += 1;
+    }
+
+    fn of(&self, service: ServiceIndex) -> u64 {
+        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.get(&service).copied().unwrap_or(0)
+    }
+}
+
+impl WaitingExports {
+    /// Begins a call. With `reply`, somebody waits for its outcome. Returns its number.
+    pub fn begin(&mut self, reply: Option<oneshot::Sender<ExportOutcome>>) -> u64 {
+        self.last += 1;
+        if let Some(reply) = reply {
+            self.waiting.insert(self.last, reply);
+        }
+        self.last
+    }
+
+    /// The counter for the thread that serves applications.
+    pub fn import_counter(&self) -> ImportCounter {
+        self.imported.clone()
+    }
+
+    /// Number of calls of a service that had each outcome, and number of imports.
+    pub fn counters(&self, service: ServiceIndex) -> impl Iterator<Item = (String, u64)> {
+        let outcomes = OUTCOMES.into_iter().map(move |outcome| {
+            let count = self.outcomes.get(&(service, outcome));
+            (outcome.to_owned(), count.copied().unwrap_or(0))
+        });
+        let imported = ("snapshots_imported".to_owned(), self.imported.of(service));
+        outcomes.chain([imported])
+    }
+
+    /// Tells the callers the outcome.
+    pub fn finish(&mut self, service: ServiceIndex, calls: &[u64], outcome: &ExportOutcome) {
+        let name = match outcome {
+            ExportOutcome::Kept => OUTCOMES[0],
+            ExportOutcome::NotKept(_) => OUTCOMES[1],
+            ExportOutcome::Moved => OUTCOMES[2],
+            ExportOutcome::TimedOut => OUTCOMES[3],
+        };
+        *self.outcomes.entry((service, name)).or_default() += calls.len() as u64;
+        for call in calls {
+            if let Some(reply) = self.waiting.remove(call) {
+                let _ = reply.send(outcome.clone()); // fails only if the application has gone away
+            }
+        }
+    }
+}
