@@ -1,28 +1,29 @@
 """Transactions in PostgreSQL that are executed exactly once, for servers with restart policy `snapshot`.
 
-A front-end is a server that executes its clients' transactions in a database. If it fails, a front-end on the other node goes on: the
-successor. The names are those of Sultan et al., "Migratory TCP", section 6, which changes PostgreSQL. Here PostgreSQL is unchanged.
+A front-end is a server that executes its clients' transactions in a database. If a front-end fails, one on the other node continues its
+connections: the successor. These names, and those of the first three functions, are from Sultan et al., "Migratory TCP", section 6. The
+paper changes PostgreSQL. Here PostgreSQL is unchanged.
 
-A front-end exports its state inside each transaction, as the last step before the commit (6.3.2). The state says that this transaction is
-ending, and has the transaction's id. So the successor's snapshot is one of two:
+A front-end exports its state inside each transaction, as the last step before the commit (6.3.2). The state says that the transaction is
+ending, and has the transaction's id. So a successor starts from one of two snapshots:
 
-* An earlier one. The transaction was not committed, because a commit follows only after its snapshot is kept. reconnect_db aborts the
-  transaction. The successor executes it again.
-* That of the ending transaction. The transaction may have been committed or not. The successor asks for its outcome, and reports it. It does
-  not execute the transaction again, not even an aborted one: the first front-end may have reported the outcome already.
+* An earlier one. Then the transaction was not committed, because a commit follows only when its snapshot is kept. reconnect_db aborts the
+  transaction, and the successor executes it again.
+* The one of the ending transaction. Then the transaction may have been committed. The successor asks for the outcome and reports it. It
+  does not execute the transaction again, even if the outcome is an abort: the first front-end may have reported the abort already.
 
-The other order duplicates transactions. If a front-end commits first and fails before its export, the successor has an earlier snapshot,
-and executes a transaction again that has been committed.
+The other order duplicates transactions. If a front-end commits first and fails before its export, the successor starts from an earlier
+snapshot. It executes a transaction again that has been committed.
 
     db = steadfast_pg.reconnect_db(dsn, state.session)
-    if state.ending is not None:  # an imported state
-        report(state.transaction, steadfast_pg.outcome(db, state.ending))
+    if state.ending is not None:  # in an imported state: the id of the ending transaction
+        report(steadfast_pg.outcome(db, state.ending))
     ...
     cursor.execute("UPDATE ...")
-    report(state.transaction, steadfast_pg.commit_exactly_once(db, connection, make_state))
+    report(steadfast_pg.commit_exactly_once(db, connection, make_state))
 
-The connections must be direct ones: a pooler hides to which client a back-end belongs. The setting synchronous_commit must not be off, because
-then PostgreSQL forgets committed transactions if it crashes. Needs psycopg2 and PostgreSQL 13.
+The database must be reached without a pooler, because a pooler's back-ends belong to no session. Its setting synchronous_commit must not be
+`off`, because then PostgreSQL may forget a committed transaction in a crash. The module needs psycopg2 and PostgreSQL 13 or later.
 """
 
 import contextlib
@@ -50,10 +51,10 @@ __all__ = [
 COMMITTED = "committed"
 ABORTED = "aborted"
 
-# Number of waiting exports before a transaction is rolled back. The agent ends each one after 30 s. The transaction keeps its locks meanwhile.
+# Number of exports that may time out before a transaction is rolled back. Each takes 30 s, and the transaction keeps its locks meanwhile.
 EXPORT_TRIES = 3
-# Seconds between two looks whether a back-end has ended.
-_LOOK_EVERY = 0.005
+# Seconds between two checks whether the back-ends have ended.
+_CHECK_EVERY = 0.005
 
 
 class OutcomeUnknown(Exception):
@@ -67,17 +68,20 @@ class Database(psycopg2.extensions.connection):
 
 
 def new_session():
-    """A name for the session of a new client connection. It belongs into every snapshot."""
+    """A name for the session of a new client connection. Every snapshot of the connection must have it."""
     return secrets.token_hex(16)
 
 
 def reconnect_db(dsn, session, timeout=10):
     """Connects to the database for `session`, and ends every other back-end of this session. Returns a Database.
 
-    An unfinished transaction of an earlier front-end is aborted thereby (6.4.1). It would hold its locks for as long as the database takes the
-    failed front-end for alive. When the call returns, no earlier transaction of this session can change its outcome any more.
+    This aborts the unfinished transaction of an earlier front-end at once (6.4.1). Otherwise the transaction would hold its locks until the
+    database notices that the front-end has failed. When the call returns, the outcome of each earlier transaction of the session is final.
 
-    Raises psycopg2.OperationalError if an earlier back-end is still there after `timeout` seconds, or if there is no connection.
+    A front-end that has lost its connection to the database exports its state before this call. If its client has moved, the export raises
+    Emigrated. Without the export, the front-end would end its successor's back-end.
+
+    Raises psycopg2.OperationalError if the database cannot be reached, or if an earlier back-end has not ended after `timeout` seconds.
     """
     deadline = time.monotonic() + timeout
     db = psycopg2.connect(dsn, application_name=session, connect_timeout=timeout, connection_factory=Database)
@@ -86,7 +90,7 @@ def reconnect_db(dsn, session, timeout=10):
         while _end_other_backends(db, session) > 0:
             if time.monotonic() >= deadline:
                 raise psycopg2.OperationalError(f"an earlier back-end of the session has not ended within {timeout} s")
-            time.sleep(_LOOK_EVERY)
+            time.sleep(_CHECK_EVERY)
         db.autocommit = False
         db.log_flusher = _log_flushers.setdefault(dsn, _LogFlusher(dsn))
     except BaseException:
@@ -96,7 +100,7 @@ def reconnect_db(dsn, session, timeout=10):
 
 
 def _end_other_backends(db, session):
-    """Tells the session's other back-ends to end. Returns their number. A back-end stays in the view until its transaction has ended."""
+    """Tells the session's other back-ends to end. Returns their number. The view has a back-end until its transaction has ended."""
     with db.cursor() as cursor:
         cursor.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s AND pid <> pg_backend_pid()", [session]
@@ -107,20 +111,19 @@ def _end_other_backends(db, session):
 def get_txn_id(db):
     """The id of the current transaction. Begins a transaction if there is none.
 
-    No other transaction ever has this id, not even after a crash of the database server. A server that crashes forgets the ids that are not
-    in its log on disk, and assigns them again. Another transaction with the same id could commit, and outcome() would return its outcome. So
-    the log is flushed here. The second query fails if the server has crashed meanwhile, before the flush.
+    No other transaction gets this id, not even after a crash of the database server. A server that crashes forgets the ids that are not in
+    its log on disk, and assigns them again. Then outcome() would return the outcome of another transaction. So this call flushes the log.
     """
     txn_id = _query(db, "SELECT pg_current_xact_id()::text")
     db.log_flusher.flush()
-    _query(db, "SELECT 1")
+    _query(db, "SELECT 1")  # fails if the server has crashed before the flush
     return txn_id
 
 
 def outcome(db, txn_id):
     """The outcome of a transaction of this session that has ended: COMMITTED or ABORTED. To be called between two transactions.
 
-    The outcome is final if reconnect_db was called after the transaction's connection was lost.
+    The outcome is final if the transaction has ended on `db`, or if reconnect_db has made `db` since.
     """
     try:
         status = _query(db, "SELECT pg_xact_status(%s)", txn_id)
@@ -134,12 +137,13 @@ def outcome(db, txn_id):
 def commit_exactly_once(db, connection, make_state):
     """Exports the state of `connection`, and then commits the current transaction. Returns its outcome: COMMITTED or ABORTED.
 
-    `make_state(txn_id)` returns the state: the transaction with this id is ending, and its outcome is not reported yet. If no backup protects
-    the connection, the transaction is committed all the same.
+    `make_state(txn_id)` returns the state: the transaction with this id is ending, and its outcome is not reported yet. If no backup
+    protects the connection, the transaction is committed all the same.
 
-    If the state cannot be exported, the transaction is rolled back and the error is raised. The connection must be closed then: after Emigrated,
-    the successor executes the transaction. After a psycopg2.Error, the connection to the database is lost. If make_state has been called, the
-    outcome is known only to outcome(), after reconnect_db. Otherwise the transaction is aborted, and can be executed again.
+    If the state cannot be exported, the call rolls the transaction back and raises the error. The server must then close `connection`.
+
+    After a psycopg2.Error, the connection to the database is lost, and the server calls reconnect_db. If make_state has been called, the
+    server then asks for the outcome. Otherwise the transaction is aborted, and the server executes it again.
     """
     if db.info.transaction_status == psycopg2.extensions.TRANSACTION_STATUS_INERROR:
         return abort_exactly_once(db, connection, make_state)
@@ -147,9 +151,9 @@ def commit_exactly_once(db, connection, make_state):
 
 
 def abort_exactly_once(db, connection, make_state):
-    """Ends the current transaction like commit_exactly_once, but aborts it. The outcome is reported once, also after a takeover.
+    """Aborts the current transaction, with an export like that of commit_exactly_once. So the abort is the outcome after a takeover too.
 
-    A failed transaction cannot tell its id. So it is rolled back, and an empty one is exported in its place, which is aborted too.
+    PostgreSQL does not tell the id of a failed transaction. So an empty transaction takes its place in the state, and is aborted too.
     """
     db.rollback()
     return _export_and_end(db, connection, make_state, ABORTED)
@@ -166,7 +170,7 @@ def _export_and_end(db, connection, make_state, end):
     try:
         db.commit() if end == COMMITTED else db.rollback()
     except psycopg2.Error:
-        # A deferred constraint, for example. If the connection is lost, the rollback fails too.
+        # A deferred constraint has failed, for example. If the connection is lost, the rollback raises an error too.
         db.rollback()
         return outcome(db, txn_id)
     return end
@@ -193,17 +197,17 @@ def _query(db, query, *values):
 
 
 class _LogFlusher:
-    """Flushes the log of the database server. The threads of this process share its connection, and one flush serves all threads that wait.
+    """Flushes the log of the database server, by the commit of a transaction that only writes to the log.
 
-    It commits a transaction that writes to the log and changes nothing else. From PostgreSQL 17 on, pg_logical_emit_message has an option for
-    a flush inside a transaction.
+    All sessions of this process share its connection. One flush serves all threads that wait for it. From PostgreSQL 17 on, an argument of
+    pg_logical_emit_message flushes the log inside a transaction, which would do without this class.
     """
 
     def __init__(self, dsn):
         self.dsn = dsn
         self.db = None
         self.lock = threading.Lock()
-        # Number of the last flush that has begun, and of the last one that has succeeded.
+        # Number of the last flush that has begun, and of the last flush that has succeeded.
         self.begun = 0
         self.done = 0
 
@@ -211,7 +215,7 @@ class _LogFlusher:
         begun = self.begun
         with self.lock:
             if self.done > begun:
-                return  # that flush began after this call
+                return  # a flush that began after this call has succeeded
             self.begun += 1
             try:
                 self.write_and_commit()
@@ -229,5 +233,5 @@ class _LogFlusher:
             cursor.execute("SELECT pg_logical_emit_message(true, 'steadfast', '')")
 
 
-# Per DSN.
+# The flusher of each DSN.
 _log_flushers = {}

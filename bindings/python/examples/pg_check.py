@@ -10,8 +10,8 @@ Each file has lines of pg_client.py. Prints one JSON object with numbers:
     wrong_balances        clients whose balance is not the sum of their amounts in the ledger
     committed, aborted    answers
 
-The names of the wrong items and clients go to the standard error. An item without an answer is wrong only if its client's connection did not break.
-The exit code is 1 if one of the first three numbers, or the number of wrong balances, is not 0.
+The wrong items and clients are listed on the standard error. If a client's connection breaks, its last item may be in the ledger without an
+answer. All other numbers of the first five must be 0. Otherwise the exit code is 1.
 """
 
 import json
@@ -26,7 +26,7 @@ WHERE balance IS DISTINCT FROM coalesce(sum, 0)
 
 
 def read_answers(files):
-    """The items that were answered so, for each outcome."""
+    """The items that were answered "committed", and those that were answered "aborted"."""
     answers = {"committed": set(), "aborted": set()}
     for name in files:
         with open(name, encoding="utf-8") as file:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """pg_client.py HOST PORT NAME: sends series of transactions to pg_front_end.py, over one connection, and checks the answers.
 
-The items are NAME-0, NAME-1 and so on. The amounts depend only on the name and the seed. Each item must be answered once, in order. The client
-never connects a second time.
+The items are NAME-0, NAME-1 and so on. The amounts depend only on the name and the seed. Each item must be answered once, in order. The
+client never connects a second time.
 
-At the end, it prints one line of JSON: {"name": ..., "committed": [...], "aborted": [...], "error": null}. The items of each list were answered
-so. If the connection breaks or an answer is wrong, "error" says what happened, and the exit code is 1.
+At the end, the client prints one line of JSON: {"name": ..., "committed": [...], "aborted": [...], "error": null}. The lists have the items
+with these outcomes. If the connection breaks or an answer is wrong, "error" says what happened, and the exit code is 1.
 """
 
 import argparse

@@ -10,12 +10,12 @@ This is the front-end of section 6.6 in Sultan et al., "Migratory TCP". A reques
     ITEM-0 100
     ITEM-1 -20
 
-Each line is one transaction, which adds an amount to the client's balance. The answer has one chunk per transaction, in order: "ITEM committed"
-or "ITEM aborted", and a line break. GET / answers 204.
+Each line is one transaction, which adds an amount to the client's balance. The answer has one chunk per transaction, in order: "ITEM
+committed" or "ITEM aborted", and a line break. The answer to GET / is 204.
 
 Each transaction is executed and answered exactly once, even if the front-end or its node fails. The front-end exports its state inside each
-transaction, before the commit. A front-end on the other node goes on from there. From a snapshot on, the answers depend only on the input and on
-the outcomes of the transactions, which the database keeps. If the database fails, the front-end waits until it is back.
+transaction, before the commit. The front-end on the other node goes on from the last snapshot. From a snapshot on, the answers depend only
+on the input and on the outcomes of the transactions, which the database keeps. If the database is restarted, the front-end waits for it.
 """
 
 import argparse
@@ -34,7 +34,7 @@ import steadfast_pg
 
 HEAD_MAX = 8192
 BODY_MAX = 64 * 1024
-# Number of failures of the database during one item before the client's connection is closed.
+# Number of times that the database may fail during one item. Then the client's connection is closed.
 ITEM_TRIES = 5
 # Seconds to wait for the database, and between two attempts to connect.
 DATABASE_PATIENCE = 30
@@ -63,7 +63,7 @@ class Snapshot:
     client: str = ""
     # The lines of the series that are not answered yet. The answer's head was sent. Empty between two requests.
     lines: str = ""
-    # Id of the transaction in which the first line is ending. None: the line is still to be executed.
+    # Id of the first line's transaction, if the transaction is ending. None: the first line is still to be executed.
     ending: str | None = None
     # Whether the connection ends after the current answer.
     closes: bool = False
@@ -129,7 +129,7 @@ def parse_series(client, body):
 
 
 def commit_in_wrong_order(db, connection, make_state):
-    """Commits before the export. After a failure between the two, the transaction is executed again: the mistake of which 6.3.2 warns."""
+    """Commits before the export. If the front-end fails between the two, the transaction is executed twice (paper, 6.3.2)."""
     txn_id = steadfast_pg.get_txn_id(db)
     db.commit()
     steadfast.export_state(connection, make_state(txn_id), wait=True)
@@ -235,8 +235,8 @@ class Session:
     def start_series(self, request, lines):
         self.now.client, self.now.lines, self.now.closes = request.client, lines, request.closes
         self.send(f"{HEAD}{self.close_field()}\r\n")
-        # Without the session's name, a successor could not end the session's back-end, which may hold locks. So the connection's first
-        # snapshot is kept before the first transaction begins.
+        # A successor needs the session's name to end the session's back-end, which may hold locks. So the export before the connection's
+        # first transaction waits.
         self.export(wait=self.db is None)
         if self.db is None:
             self.reconnect()
@@ -254,7 +254,7 @@ class Session:
         self.export()
 
     def finish_item(self, item, amount):
-        """Ends the first item, also if the database fails meanwhile. Returns the outcome."""
+        """Finishes the first item, also if the database fails meanwhile. Returns its outcome."""
         for tries_left in reversed(range(ITEM_TRIES)):
             try:
                 if self.now.ending is not None:
@@ -264,8 +264,7 @@ class Session:
                 if not tries_left:
                     raise
                 print(f"the connection to the database is lost; a new one is made: {error}", file=sys.stderr)
-            # If the client has moved, its successor has ended the back-end. The export tells. Without it, this front-end would end the
-            # successor's back-end in turn.
+            # If the client has moved, this export raises an error. Without it, this front-end would end its successor's back-end.
             self.export(wait=True)
             self.reconnect()
 
@@ -278,7 +277,7 @@ class Session:
                 cursor.execute("INSERT INTO accounts VALUES (%s, 0) ON CONFLICT DO NOTHING", [client])
                 cursor.execute("UPDATE accounts SET balance = balance + %s WHERE client = %s", [amount, client])
         except psycopg2.Error:
-            # This fails too if the connection to the database is lost.
+            # If the connection to the database is lost, this raises an error too.
             return steadfast_pg.abort_exactly_once(self.db, self.connection, self.make_ending)
         return self.commit(self.db, self.connection, self.make_ending)
 

@@ -27,7 +27,7 @@ from test_file_server import offsets
 import steadfast
 
 EXAMPLES = ROOT / "examples"
-PROGRAMS = max(pathlib.Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), default=None)
+PROGRAMS = max(pathlib.Path("/usr/lib/postgresql").glob("[0-9]*/bin"), key=lambda path: int(path.parent.name), default=None)
 MISSING = None
 try:
     import psycopg2
@@ -41,6 +41,8 @@ if PROGRAMS is None:
 
 EMIGRATED, CLOSED = (1,), (3,)
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+NO_CONTENT = b"HTTP/1.1 204 No Content\r\n\r\n"
+# An amount that PostgreSQL refuses.
 TOO_LARGE = 10**20
 
 
@@ -279,7 +281,7 @@ class PgTest(unittest.TestCase):
             return client.read_all()
 
     def at_each_step(self, request, fail, *options):
-        """Starts a front-end for each step, and calls `fail(front_end, client, step)` when it pauses after the step. Returns the steps' names."""
+        """Starts a front-end for each step, and calls `fail(front_end, client, step)` when it pauses there. Returns the steps' names."""
         steps = []
         while True:
             self.postgres.query("TRUNCATE ledger, accounts")
@@ -308,10 +310,10 @@ class PgTest(unittest.TestCase):
         self.assertEqual(output[: len(repeated)], repeated)
         return client.output[:written] + output
 
-    def outcomes(self, output, items):
-        """The outcome of each item. The output must be exactly the answer, and the ledger must agree with it."""
+    def outcomes(self, output, items, next_answer=b""):
+        """The outcome of each item. The output must be exactly the answer and the next one, and the ledger must agree with it."""
         outcomes = re.findall(rb"(\S+) (committed|aborted)\n", output)
-        self.assertEqual(output, answer(*outcomes))
+        self.assertEqual(output, answer(*outcomes) + next_answer)
         self.assertEqual([item.decode() for item, _ in outcomes], items)
         ledger = [item for (item,) in self.postgres.query("SELECT item FROM ledger")]
         self.assertEqual(ledger, [item.decode() for item, outcome in outcomes if outcome == b"committed"])
@@ -320,14 +322,16 @@ class PgTest(unittest.TestCase):
 
 
 class StepsTest(PgTest):
-    """The third transaction fails, so its outcome is "aborted" whatever happens."""
+    """The third transaction fails, so its outcome is always "aborted"."""
 
     ITEMS = ["first", "second", "third"]
-    REQUEST = series("client", ("first", 1), ("second", -2), ("third", TOO_LARGE))
+    # The second request is so long that the front-end reads only a part of it together with the first one.
+    INPUT = series("client", ("first", 1), ("second", -2), ("third", TOO_LARGE))
+    INPUT += b"GET / HTTP/1.1\r\nPadding: %s\r\n\r\n" % (b"a" * 8100)
 
     def check(self, output, step):
         """Returns the number of transactions that the takeover has aborted: at most the one that was exported and not yet committed."""
-        *outcomes, last = self.outcomes(output, self.ITEMS)
+        *outcomes, last = self.outcomes(output, self.ITEMS, NO_CONTENT)
         self.assertEqual(last, "aborted")
         aborted = outcomes.count("aborted")
         self.assertLessEqual(aborted, int(step == "export an ending"))
@@ -339,25 +343,25 @@ class StepsTest(PgTest):
         def fail(front_end, client, step):
             front_end.kill()
             client.read_all()
-            aborted.append(self.check(self.take_over(client, self.REQUEST), step))
+            aborted.append(self.check(self.take_over(client, self.INPUT), step))
 
-        steps = self.at_each_step(self.REQUEST, fail)
+        steps = self.at_each_step(self.INPUT, fail)
         self.assertEqual(sum(aborted), 2)
-        # The outputs are a head, three outcomes and the last chunk.
-        self.assertEqual([steps.count(step) for step in ("export", "export an ending", "commit", "send")], [2, 3, 2, 5])
+        # The outputs are a head, three outcomes, the last chunk and the answer to GET.
+        self.assertEqual([steps.count(step) for step in ("export", "export an ending", "commit", "send")], [3, 3, 2, 6])
 
     def test_a_suspicion_after_any_step_while_the_front_end_goes_on(self):
         # The connection to the database stays open. Snapshots for which nobody waits are lost.
         self.backup.keeps_all = False
 
         def fail(front_end, client, step):
-            output = self.take_over(client, self.REQUEST)
+            output = self.take_over(client, self.INPUT)
             self.check(output, step)
             front_end.go_on()
             client.read_all()
             self.check(output, step)
 
-        self.at_each_step(self.REQUEST, fail)
+        self.at_each_step(self.INPUT, fail)
 
     def test_a_crash_of_the_database_after_any_step(self):
         request = series("client", ("item", 1))
@@ -396,18 +400,18 @@ class FrontEndTest(PgTest):
         return f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
 
     def test_it_answers_as_http_asks(self):
-        no_content = b"HTTP/1.1 204 No Content\r\n\r\n"
         bad = self.refusal("400 Bad Request")
         request = series("c", ("i", 1))
-        committed, aborted = answer((b"i", b"committed")), answer((b"i", b"aborted"))
+        committed = answer((b"i", b"committed"))
+        closing = b"\r\nConnection: close\r\n"
         conversations = [
             (b"", b""),
             (request[:-1], b""),
-            (b"GET / HTTP/1.1\r\n\r\n", no_content),
+            (b"GET / HTTP/1.1\r\n\r\n", NO_CONTENT),
             (b"GET /series HTTP/1.1\r\n\r\n", self.refusal("404 Not Found")),
-            (request + b"GET / HTTP/1.1\r\n\r\n" + request, committed + no_content + committed),
-            (request.replace(b"\r\n", b"\r\nConnection: close\r\n", 1), committed.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)),
-            (series("c", ("i", TOO_LARGE)), aborted),
+            (request + b"GET / HTTP/1.1\r\n\r\n" + request, committed + NO_CONTENT + committed),
+            (request.replace(b"\r\n", closing, 1) + request, committed.replace(b"\r\n\r\n", closing + b"\r\n", 1)),
+            (series("c", ("i", TOO_LARGE)), answer((b"i", b"aborted"))),
             (series("c"), bad),
             (series("c d", ("i", 1)), bad),
             (series("c", ("i", 1.5)), bad),

@@ -17,10 +17,12 @@ mod client;
 mod clock;
 mod cluster;
 mod crash;
+mod database;
 mod demo;
 mod edge;
 mod edge_memory;
 mod emulator;
+mod exactly_once;
 mod fence;
 mod figure;
 mod guide;
@@ -88,6 +90,8 @@ enum LabCommand {
     /// One end of a TCP connection, for `bench paths`.
     #[command(name = "tcp-peer", hide = true)]
     TcpPeer(paths::tcp::TcpPeerOptions),
+    #[command(name = "pg-exactly-once")]
+    ExactlyOnce(exactly_once::ExactlyOnceOptions),
     Programs(programs::ProgramsOptions),
     Replay(swarm::ReplayOptions),
     Swarm(swarm::SwarmOptions),
@@ -162,6 +166,7 @@ fn main() -> ExitCode {
         LabCommand::PathsPrograms(options) => run::run(&options),
         LabCommand::SctpPeer(options) => paths::peer::main(&options).map(|()| LabOutcome::Held),
         LabCommand::TcpPeer(options) => paths::tcp::main(&options).map(|()| LabOutcome::Held),
+        LabCommand::ExactlyOnce(options) => run::run(&options),
         LabCommand::Programs(options) => run::run(&options),
         LabCommand::Split(options) => run::run(&options),
         LabCommand::Fence(options) => fence::fence(&options).map(|()| LabOutcome::Held),

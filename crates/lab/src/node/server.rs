@@ -14,12 +14,20 @@ use nix::unistd::Pid;
 
 use super::configuration;
 use super::software::ServerSoftware;
+use crate::net::address::ROUTER_LAN;
 use crate::process::{self, LoggedProcess};
 
 const ECHO: &str = include_str!("echo.py");
 /// The sample server with policy `snapshot`, and the module that it uses.
 const FILE_SERVER: &str = include_str!("../../../../bindings/python/examples/file_server.py");
 const SNAPSHOTS: &str = include_str!("../../../../bindings/python/steadfast.py");
+/// The PostgreSQL front-end, its module, its client and the check of its ledger.
+const PG_FRONT_END: &str = include_str!("../../../../bindings/python/examples/pg_front_end.py");
+const TRANSACTIONS: &str = include_str!("../../../../bindings/python/steadfast_pg.py");
+pub const PG_CLIENT: &str = include_str!("../../../../bindings/python/examples/pg_client.py");
+pub const PG_CHECK: &str = include_str!("../../../../bindings/python/examples/pg_check.py");
+/// Port of the front-ends' database, which runs on the router.
+pub const DATABASE_PORT: u16 = 5432;
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// Files with the contents that the crate `pattern` generates. The servers on both nodes serve the same files.
@@ -146,6 +154,7 @@ fn command(
         ServerSoftware::Lighttpd => configuration::lighttpd(own, files),
         ServerSoftware::Python | ServerSoftware::Redis => String::new(),
         ServerSoftware::FileServer => FILE_SERVER.to_owned(),
+        ServerSoftware::PgFrontEnd | ServerSoftware::WrongPgFrontEnd => PG_FRONT_END.to_owned(),
         ServerSoftware::Websockets => ECHO.to_owned(),
     };
     let file = own.join("server.conf");
@@ -162,19 +171,43 @@ fn command(
         ServerSoftware::Python => command.args(configuration::python(files)),
         ServerSoftware::Redis => command.args(configuration::redis(own)),
         ServerSoftware::FileServer => {
-            let module = own.join("steadfast.py");
-            fs::write(&module, SNAPSHOTS).with_context(|| module.display().to_string())?;
-            let port = application.port();
-            let addresses = [format!("0.0.0.0:{port}"), format!("[::]:{port}")];
-            command
-                .env("PYTHONPATH", own)
-                .arg(file)
-                .arg(files)
-                .args(addresses)
+            write_modules(own, &[("steadfast.py", SNAPSHOTS)])?;
+            command.env("PYTHONPATH", own).arg(file).arg(files);
+            command.args(everywhere(application.port()))
+        }
+        ServerSoftware::PgFrontEnd | ServerSoftware::WrongPgFrontEnd => {
+            let modules = [
+                ("steadfast.py", SNAPSHOTS),
+                ("steadfast_pg.py", TRANSACTIONS),
+                ("pg_front_end.py", PG_FRONT_END),
+            ];
+            write_modules(own, &modules)?;
+            command.env("PYTHONPATH", own).arg(file);
+            if application == ServerSoftware::WrongPgFrontEnd {
+                command.arg("--wrong-order");
+            }
+            let database = ROUTER_LAN.ip(false);
+            command.arg(format!(
+                "host={database} port={DATABASE_PORT} user=lab dbname=postgres"
+            ));
+            command.args(everywhere(application.port()))
         }
         ServerSoftware::Websockets => command.arg(file).arg(application.port().to_string()),
     };
     Ok(command)
+}
+
+fn write_modules(directory: &Path, modules: &[(&str, &str)]) -> Result<()> {
+    for (name, text) in modules {
+        let path = directory.join(name);
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// All addresses of both families, at `port`.
+fn everywhere(port: u16) -> [String; 2] {
+    [format!("0.0.0.0:{port}"), format!("[::]:{port}")]
 }
 
 /// Waits until `process` on `node` accepts connections at `port`.

@@ -5,9 +5,15 @@ use serde::Serialize;
 
 use super::health::HealthProbe;
 use crate::client::Protocol;
+use crate::run::Needed;
 
 /// Debian's Python. It finds the modules that Debian's packages install. Another Python in PATH may not find them.
 pub const DEBIAN_PYTHON: &str = "/usr/bin/python3";
+/// A file of PostgreSQL's driver for Python, and the package that contains it.
+pub const PSYCOPG: Needed = (
+    "/usr/lib/python3/dist-packages/psycopg2/__init__.py",
+    "python3-psycopg2",
+);
 /// A file of the package `python3-websockets`.
 pub const WEBSOCKETS: &str = "/usr/lib/python3/dist-packages/websockets/__init__.py";
 
@@ -30,6 +36,14 @@ pub enum ServerSoftware {
     #[value(name = "file-server")]
     #[serde(rename = "file-server")]
     FileServer,
+    /// The PostgreSQL front-end of `bindings/python`, for `pg-exactly-once`. The lab's own clients do not speak to it.
+    #[value(skip)]
+    #[serde(rename = "pg-front-end")]
+    PgFrontEnd,
+    /// The same front-end, which commits in the wrong order.
+    #[value(skip)]
+    #[serde(rename = "pg-front-end-wrong")]
+    WrongPgFrontEnd,
     /// Python's websockets: echoes each message. The lab's own clients do not speak WebSocket.
     #[value(skip)]
     Websockets,
@@ -45,6 +59,7 @@ impl ServerSoftware {
             Self::Python => "python3",
             Self::Redis => "redis-server",
             Self::FileServer => "file-server",
+            Self::PgFrontEnd | Self::WrongPgFrontEnd => "pg-front-end",
             Self::Websockets => "websockets",
         }
     }
@@ -53,7 +68,7 @@ impl ServerSoftware {
     pub fn program(self) -> &'static str {
         match self {
             Self::Nginx | Self::Apache | Self::Lighttpd | Self::Python | Self::Redis => self.name(),
-            Self::FileServer | Self::Websockets => DEBIAN_PYTHON,
+            Self::FileServer | Self::PgFrontEnd | Self::WrongPgFrontEnd | Self::Websockets => DEBIAN_PYTHON,
         }
     }
 
@@ -64,6 +79,7 @@ impl ServerSoftware {
             Self::Apache => "apache2-bin",
             Self::Lighttpd | Self::Python | Self::Redis => self.program(),
             Self::FileServer => return (DEBIAN_PYTHON, "python3"),
+            Self::PgFrontEnd | Self::WrongPgFrontEnd => return PSYCOPG,
             Self::Websockets => return (WEBSOCKETS, "python3-websockets"),
         };
         (self.program(), package)
@@ -85,9 +101,16 @@ impl ServerSoftware {
             | Self::Lighttpd
             | Self::Python
             | Self::FileServer
+            | Self::PgFrontEnd
+            | Self::WrongPgFrontEnd
             | Self::Websockets => Protocol::Http,
             Self::Redis => Protocol::Redis,
         }
+    }
+
+    /// Whether the server uses policy `snapshot`.
+    pub fn exports_state(self) -> bool {
+        matches!(self, Self::FileServer | Self::PgFrontEnd | Self::WrongPgFrontEnd)
     }
 
     /// Whether the server's clients upgrade their connections from HTTP to another protocol.

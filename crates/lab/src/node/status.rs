@@ -182,6 +182,15 @@ impl ReportedStatus {
         self.services.iter().all(protects)
     }
 
+    /// Number of protected connections.
+    pub fn protected(&self) -> u64 {
+        let protected = self
+            .services
+            .iter()
+            .filter_map(|service| service.connections.get("protected"));
+        protected.sum()
+    }
+
     /// Whether the node reports the role `primary` for the lab's service.
     pub fn speaks(&self) -> bool {
         self.services.iter().any(|service| service.role == "primary")

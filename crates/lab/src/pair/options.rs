@@ -215,7 +215,7 @@ impl PairOptions {
         let fits = match self.policy {
             PolicyOption::Http => self.application().protocol() == Protocol::Http,
             PolicyOption::Replica | PolicyOption::Replay => self.application() == ServerSoftware::Redis,
-            PolicyOption::Snapshot => self.application() == ServerSoftware::FileServer,
+            PolicyOption::Snapshot => self.application().exports_state(),
         };
         if !fits {
             return wrong(

@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::network::PathsNetwork;
 use super::tunnel::{LISTEN, PathsTunnel, cut_first};
+use crate::database;
 use crate::node::wait_listening;
 use crate::process::{LoggedProcess, output};
 use crate::run::{
@@ -30,8 +31,6 @@ const MEASURED_S: &str = "4";
 const MEASURED_HALF: Duration = Duration::from_secs(2);
 /// Bytes of a line of the content: 96 hexadecimal digits and the line break.
 const LINE: usize = 97;
-/// Debian's directory of PostgreSQL's versions, whose servers are not in PATH.
-const POSTGRESQL: &str = "/usr/lib/postgresql";
 
 /// Run real, unmodified programs over a tunnel with two paths, and cut the first one in the middle of their work.
 ///
@@ -101,10 +100,8 @@ impl Lab for PathsProgramsOptions {
             Some(self.run.daemon.path()?),
             100,
         )?;
-        if parts.contains(&TunnelProgram::Psql) && postgresql().is_none() {
-            let missing =
-                format!("{POSTGRESQL}/*/bin/postgres: missing; on Debian: apt-get install postgresql");
-            return require_nothing(vec![missing]);
+        if parts.contains(&TunnelProgram::Psql) {
+            return require_nothing(database::missing());
         }
         Ok(())
     }
@@ -298,7 +295,7 @@ impl TunnelProgram {
                     .arg(format!("--config={}", file.display()));
                 Ok(command)
             }
-            Self::Psql => postgres(host, directory, self.port()),
+            Self::Psql => database::server(host, directory, self.port(), &[]),
             Self::Iperf3 => {
                 let mut command = host.command("iperf3")?;
                 command.args(["--server", "--forceflush", "--bind", "127.0.0.1"]);
@@ -381,40 +378,6 @@ fn sshd(host: &Netns, directory: &Path) -> Result<Command> {
     let script = "mount -t tmpfs none /run && mkdir /run/sshd && exec /usr/sbin/sshd -D -e -f \"$0\"";
     command.args(["--mount", "sh", "-c", script]).arg(file);
     Ok(command)
-}
-
-/// Makes a database, and returns the command of its server. PostgreSQL does not run as root.
-fn postgres(host: &Netns, directory: &Path, port: u16) -> Result<Command> {
-    let programs = postgresql().context("PostgreSQL's programs")?;
-    let data = directory.join("database");
-    fs::create_dir_all(&data).with_context(|| data.display().to_string())?;
-    let as_nobody = |mut command: Command, program: &str| {
-        command.args(["--reuid=nobody", "--regid=nogroup", "--clear-groups"]);
-        command.arg(programs.join(program)).arg("-D").arg(&data);
-        command
-    };
-    let mut chown = Command::new("chown");
-    output(chown.arg("nobody:nogroup").arg(&data), "chown")?;
-    let mut init = as_nobody(Command::new("setpriv"), "initdb");
-    init.args([
-        "--no-sync",
-        "--auth=trust",
-        "--username=lab",
-        "--encoding=UTF8",
-        "--locale=C",
-    ]);
-    output(&mut init, "initdb")?;
-    let mut command = as_nobody(host.command("setpriv")?, "postgres");
-    command.args(["-p", &port.to_string(), "-c", "listen_addresses=127.0.0.1"]);
-    command.args(["-c", "unix_socket_directories=", "-c", "fsync=off"]);
-    Ok(command)
-}
-
-/// The programs of the latest PostgreSQL that is installed.
-fn postgresql() -> Option<PathBuf> {
-    let versions = fs::read_dir(POSTGRESQL).ok()?.flatten();
-    let programs = versions.map(|version| version.path().join("bin"));
-    programs.filter(|bin| bin.join("postgres").exists()).max()
 }
 
 /// Writes whole lines of hexadecimal digits, at most `bytes` bytes. The digits depend on the seed. Returns the number of written bytes.
