@@ -27,6 +27,7 @@ use linux::keeper::{Adoption, KeeperClient, KeeperClientError, KeeperStatus, Log
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use proto::Seq;
 
 use crate::lock::{self, Lock};
 use crate::program;
@@ -366,15 +367,32 @@ fn find_one(state_dir: &Path, pid: Pid) -> anyhow::Result<Option<Retired>> {
 /// # Errors
 /// A keeper that does not answer may be the one that relays the connection.
 pub fn import(state_dir: &Path, peer: SocketAddr) -> anyhow::Result<Option<Arc<[u8]>>> {
+    ask_all(state_dir, |keeper| keeper.import(peer))
+}
+
+/// The sequence numbers in the client's streams at which the application began that has the connection from `peer`. `None`: no keeper
+/// relays this connection, or its application has not begun at a restart point.
+///
+/// # Errors
+/// As [`import`].
+pub fn begin(state_dir: &Path, peer: SocketAddr) -> anyhow::Result<Option<(Seq, Seq)>> {
+    ask_all(state_dir, |keeper| keeper.begin(peer))
+}
+
+/// The answer of the first keeper that has one, the current keeper first.
+fn ask_all<T>(
+    state_dir: &Path,
+    ask: impl Fn(&mut KeeperClient) -> Result<Option<T>, KeeperClientError>,
+) -> anyhow::Result<Option<T>> {
     let retired = retired_pids(state_dir).context("looking for retired keepers")?;
     let retired = retired
         .into_iter()
         .map(|pid| state_dir.join(format!("keeper-{pid}.sock")));
     let mut outcome = Ok(None);
     for socket in std::iter::once(state_dir.join(SOCKET)).chain(retired) {
-        match KeeperClient::connect(&socket).and_then(|mut keeper| keeper.import(peer)) {
+        match KeeperClient::connect(&socket).and_then(|mut keeper| ask(&mut keeper)) {
             Ok(None) => {}
-            Ok(state) => return Ok(state),
+            Ok(answer) => return Ok(answer),
             Err(error) => outcome = Err(error.into()),
         }
     }

@@ -9,8 +9,10 @@ mod outlook;
 mod protection;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use crate::accept::{self, Receiver, Rejected, SegmentVerdict};
+use crate::export::ExportPlace;
 use crate::follower::Follower;
 pub use crate::packet::Opening;
 use crate::packet::{Segment, TcpOptions};
@@ -205,6 +207,11 @@ impl Connection {
             self.spoiled = Some(protection);
             self.follower.give_up();
         }
+    }
+
+    /// Whether nothing can make the connection continuable again.
+    pub(crate) fn is_spoiled(&self) -> bool {
+        self.spoiled.is_some()
     }
 
     /// Makes the connection unprotected, for a reason that is outside the connection.
@@ -441,7 +448,30 @@ impl Connection {
     }
 
     /// The primary's application has exported a snapshot.
-    pub(crate) fn on_snapshot(&mut self, snapshot: Snapshot) -> SnapshotStanding {
+    pub(crate) fn on_snapshot(
+        &mut self,
+        number: u64,
+        place: ExportPlace,
+        state: Arc<[u8]>,
+    ) -> SnapshotStanding {
+        let (input, output) = match place {
+            ExportPlace::Offsets { .. } if self.input.start() != Offset::ZERO => {
+                return SnapshotStanding::Refused("the wire did not see the connection's start".into());
+            }
+            ExportPlace::Offsets { input, output } => (Some(input), Some(output)),
+            ExportPlace::Numbers { input, output } => {
+                (self.input.offset_of(input), self.output.offset_of(output))
+            }
+        };
+        let (Some(input), Some(output)) = (input, output) else {
+            return SnapshotStanding::Refused("it holds before the log's beginning".into());
+        };
+        let snapshot = Snapshot {
+            number,
+            input,
+            output,
+            state,
+        };
         let standing = self.follower.on_snapshot(snapshot, self.input.frontier());
         self.release();
         standing

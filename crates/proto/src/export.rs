@@ -21,10 +21,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::arrivals::SnapshotArrivals;
-use crate::restart::snapshot::{Snapshot, SnapshotStanding};
+pub use self::arrivals::{ArrivedSnapshot, SnapshotArrivals};
+use crate::restart::snapshot::SnapshotStanding;
 use crate::seq::in_reach;
-use crate::{Instant, Offset};
+use crate::{Instant, Offset, Seq};
 
 /// Largest state in bytes.
 pub const STATE_MAX: usize = 16 << 20;
@@ -43,6 +43,27 @@ const EXPORT_MAX: Duration = Duration::from_secs(30);
 /// Bytes of all states that wait to be transferred.
 const QUEUE_MAX: usize = 256 << 20;
 
+/// Where in a connection's two streams a snapshot holds: the end of the input that the application had read, and of the output that it had
+/// written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExportPlace {
+    /// Counted from the connection's start, for a connection whose start the wire may have seen.
+    Offsets {
+        /// End of the input.
+        input: Offset,
+        /// End of the output.
+        output: Offset,
+    },
+    /// The sequence number of the next byte, for a connection that was taken over and is older than the wire. A wire that does not follow
+    /// the connection yet can follow it from here on.
+    Numbers {
+        /// Of the input.
+        input: Seq,
+        /// Of the output.
+        output: Seq,
+    },
+}
+
 /// A part of a snapshot, for the backup.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotPart {
@@ -51,10 +72,8 @@ pub struct SnapshotPart {
     pub number: u64,
     /// The client of its connection.
     pub client: SocketAddr,
-    /// End of the input that the application had read.
-    pub input: Offset,
-    /// End of the output that the application had written.
-    pub output: Offset,
+    /// Where the snapshot holds.
+    pub place: ExportPlace,
     /// Length of the whole state.
     pub size: usize,
     /// Where this part begins in the state.
@@ -104,7 +123,9 @@ pub enum ExportOutcome {
 #[derive(Debug)]
 struct Export {
     client: SocketAddr,
-    snapshot: Snapshot,
+    number: u64,
+    place: ExportPlace,
+    state: Arc<[u8]>,
     /// The calls that wait for the outcome. A later snapshot of the same connection answers the calls of an earlier one, too.
     calls: Vec<u64>,
     called: Instant,
@@ -120,20 +141,19 @@ struct Export {
 impl Export {
     /// The next part to send now.
     fn poll_part(&mut self, now: Instant) -> Option<SnapshotPart> {
-        let size = self.snapshot.state.len();
+        let size = self.state.len();
         let to = size.min(self.next + PART_MAX).min(self.arrived + WINDOW);
         if to == self.next && !self.asks {
             return None;
         }
-        let bytes = self.snapshot.state[self.next..to].to_vec();
+        let bytes = self.state[self.next..to].to_vec();
         let at = std::mem::replace(&mut self.next, to);
         self.asks = false;
         self.again = self.again.max(now + if self.waits { ASK_AGAIN } else { RESEND });
         Some(SnapshotPart {
-            number: self.snapshot.number,
+            number: self.number,
             client: self.client,
-            input: self.snapshot.input,
-            output: self.snapshot.output,
+            place: self.place,
             size,
             at,
             bytes,
@@ -166,10 +186,10 @@ impl Exports {
         now: Instant,
         call: u64,
         client: SocketAddr,
-        (input, output): (Offset, Offset),
+        place: ExportPlace,
         state: Arc<[u8]>,
     ) {
-        let queued: usize = self.queue.iter().map(|export| export.snapshot.state.len()).sum();
+        let queued: usize = self.queue.iter().map(|export| export.state.len()).sum();
         if queued + state.len() > QUEUE_MAX {
             let why = "too many snapshots wait to be transferred".to_owned();
             return self.finished.push_back((vec![call], ExportOutcome::NotKept(why)));
@@ -185,12 +205,9 @@ impl Exports {
         }
         self.queue.push_back(Export {
             client,
-            snapshot: Snapshot {
-                number,
-                input,
-                output,
-                state,
-            },
+            number,
+            place,
+            state,
             calls,
             called: now,
             arrived: 0,
@@ -222,21 +239,20 @@ impl Exports {
             Some(SnapshotStanding::Kept) => {
                 // Earlier snapshots of this connection are no longer needed.
                 let (client, number) = (receipt.client, receipt.number);
-                let is_kept = |export: &Export| export.client == client && export.snapshot.number <= number;
+                let is_kept = |export: &Export| export.client == client && export.number <= number;
                 return self.finish(is_kept, &ExportOutcome::Kept);
             }
             Some(SnapshotStanding::Refused(why)) => Some(ExportOutcome::NotKept(why.clone())),
             Some(SnapshotStanding::Waits) | None => None,
         };
-        let is_meant =
-            |export: &Export| export.snapshot.number == receipt.number && export.client == receipt.client;
+        let is_meant = |export: &Export| export.number == receipt.number && export.client == receipt.client;
         if let Some(outcome) = outcome {
             return self.finish(is_meant, &outcome);
         }
         let Some(export) = self.queue.iter_mut().find(|export| is_meant(export)) else {
             return;
         };
-        let arrived = receipt.arrived.min(export.snapshot.state.len());
+        let arrived = receipt.arrived.min(export.state.len());
         if arrived > export.arrived {
             export.next = export.next.max(arrived);
             export.again = now + RESEND;

@@ -82,8 +82,10 @@ pub enum Restart {
     },
     /// Feed a fresh application connection the in-log from the restart point on, and compare the output that it repeats.
     Replay {
-        /// The restart point.
+        /// The restart point in the input.
         input_from: Offset,
+        /// The restart point in the output.
+        output_from: Offset,
         /// The output that the application must repeat.
         resume: Repetition,
         /// The state that the application imports first. `None`: the restart point is the connection's start.
@@ -219,9 +221,14 @@ impl Follower {
         }
     }
 
-    /// The follower of a connection that is learnt between two exchanges, with policy `http`.
-    pub fn learnt(rules: Rules) -> Self {
-        Self::Http(Tracker::between(rules, Offset::LEARNT), None)
+    /// The follower of a connection that is learnt in its middle: between two exchanges with policy `http`, anywhere with policy `snapshot`.
+    pub fn learnt(policy: RestartPolicy, rules: Rules) -> Self {
+        match policy {
+            RestartPolicy::Http | RestartPolicy::Replica | RestartPolicy::Replay => {
+                Self::Http(Tracker::between(rules, Offset::LEARNT), None)
+            }
+            RestartPolicy::Snapshot => Self::Snapshot(Box::new(SnapshotTracker::learnt())),
+        }
     }
 
     /// The tracker of policy `http`.
@@ -404,7 +411,8 @@ impl Follower {
         match self {
             Self::Http(tracker, _) => tracker.protection().map_err(|reason| reason.to_string()),
             Self::Replica(replica) => replica.protection(),
-            Self::Replay(_) | Self::Snapshot(_) => Ok(()),
+            Self::Replay(_) => Ok(()),
+            Self::Snapshot(tracker) => tracker.restarts(),
             Self::GivenUp => Err("the connection's log was given up".into()),
         }
     }
@@ -445,7 +453,8 @@ impl Follower {
         match self {
             Self::Http(tracker, _) => tracker.resumes().map_err(|reason| reason.to_string()),
             Self::Replica(replica) => replica.protection(),
-            Self::Replay(_) | Self::Snapshot(_) => Ok(()),
+            Self::Replay(_) => Ok(()),
+            Self::Snapshot(tracker) => tracker.restarts(),
             Self::GivenUp => Err("the connection's log was given up".into()),
         }
     }
@@ -471,11 +480,13 @@ impl Follower {
             }
             Self::Replay(tracker) => Ok(Restart::Replay {
                 input_from: Offset::ZERO,
+                output_from: Offset::ZERO,
                 resume: tracker.repetition(),
                 state: None,
             }),
             Self::Snapshot(tracker) => Ok(Restart::Replay {
                 input_from: tracker.restart_input(),
+                output_from: tracker.restart_output(),
                 resume: tracker.repetition(),
                 state: tracker.state().cloned(),
             }),

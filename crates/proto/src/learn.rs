@@ -18,19 +18,23 @@
 //! The probation ends when that exchange is complete and a further request or a second of silence has followed: an earlier request that
 //! was unanswered would have been answered by then. No packet repeats the *terms* of the handshake, so the primary's kernel is asked for
 //! them.
+//!
+//! With policy `snapshot`, any segment of a client begins a candidate. Its connection is learnt once the client has acknowledged all output
+//! that was sent before, because all later output is kept. No message boundary is guessed, so there is no probation. The connection is
+//! protected from its application's next snapshot on.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::Instant;
 use crate::census::{QUESTION_MAX, Terms};
 use crate::clients::Recent;
 use crate::connection::{Connection, Middle};
-use crate::follower::Follower;
+use crate::follower::{Follower, RestartPolicy};
 use crate::older::{OLDER_MAX, ServerNumbers};
 use crate::packet::{Direction, Segment};
 use crate::restart::http;
 use crate::table::TableConfig;
+use crate::{Instant, Seq};
 
 /// Time after which an unanswered question is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
@@ -40,6 +44,8 @@ const ASKED_MAX: u32 = 20;
 const STRANGERS_MAX: usize = 1024;
 /// Maximum number of bytes kept for one candidate. Each segment counts with its payload and [`SEGMENT_COST`].
 const CANDIDATE_BYTES: usize = 128 * 1024;
+/// The same with policy `snapshot`, where a candidate may have to keep as much as is under way in a round trip.
+const CANDIDATE_BYTES_ANY: usize = 4 << 20;
 /// Maximum number of bytes kept for all candidates.
 const CANDIDATES_BYTES: usize = 16 << 20;
 /// Bytes that a kept segment costs beside its payload.
@@ -73,24 +79,47 @@ impl KeptSegment {
             ..self.segment
         }
     }
+
+    /// The client's segment as it would be after `middle`. If it acknowledges less than that, a later segment has acknowledged more, and has
+    /// announced the window that counts.
+    fn since(&self, middle: Middle) -> Segment<'_> {
+        let mut segment = self.segment();
+        if segment.ack.distance_from(middle.output) < 0 {
+            (segment.ack, segment.window) = (middle.output, 0);
+        }
+        segment
+    }
 }
 
-/// Bytes that look like a request, and all segments since.
+/// Bytes that look like a request (policy `http`), or any segment of a client (policy `snapshot`), and all segments since.
 #[derive(Debug)]
-struct RequestCandidate {
+struct Candidate {
     middle: Middle,
+    /// The client's highest acknowledgement number.
+    acknowledged: Seq,
     kept: Vec<KeptSegment>,
     bytes: usize,
-    /// Index in `kept` of the reply's first segment.
+    /// Index in `kept` of the reply's first segment. Policy `snapshot`: of the server's first segment.
     reply: Option<usize>,
 }
 
-impl RequestCandidate {
+impl Candidate {
     fn keep(&mut self, at: Instant, direction: Direction, segment: &Segment<'_>) -> usize {
         let cost = SEGMENT_COST + segment.payload.len();
         self.kept.push(KeptSegment::of(at, direction, segment));
         self.bytes += cost;
         cost
+    }
+
+    fn note_acknowledgement(&mut self, segment: &Segment<'_>) {
+        if segment.flags.ack && segment.ack.distance_from(self.acknowledged) > 0 {
+            self.acknowledged = segment.ack;
+        }
+    }
+
+    /// Whether the server has spoken, and the client has acknowledged all output from before.
+    fn is_complete(&self) -> bool {
+        self.reply.is_some() && self.acknowledged.distance_from(self.middle.output) >= 0
     }
 
     /// Whether the server could send `segment` if the candidate is the only unanswered request and is answered next.
@@ -119,7 +148,9 @@ enum KnownTerms {
 /// The connections of one service that are being learnt.
 #[derive(Debug)]
 pub(crate) struct Learner {
-    candidates: Recent<RequestCandidate>,
+    /// Policy `snapshot`: any segment of a client begins a candidate.
+    takes_any: bool,
+    candidates: Recent<Candidate>,
     /// Bytes kept for all candidates.
     bytes: usize,
     known: Recent<KnownTerms>,
@@ -141,8 +172,9 @@ struct TermsQuestion {
 
 impl Learner {
     /// No clients yet. `seed` randomises the hash, because clients choose their addresses.
-    pub(crate) fn new(seed: usize) -> Self {
+    pub(crate) fn new(seed: usize, policy: RestartPolicy) -> Self {
         Self {
+            takes_any: policy == RestartPolicy::Snapshot,
             candidates: Recent::new(OLDER_MAX, seed),
             bytes: 0,
             known: Recent::new(OLDER_MAX, seed),
@@ -175,12 +207,23 @@ impl Learner {
             self.want(client, direction == Direction::In && said.is_none());
             return false;
         };
-        if direction == Direction::Out && !candidate.admits(segment) {
-            self.drop_candidate(client);
-            return false;
-        }
+        let bytes_max = match (self.takes_any, direction) {
+            (true, Direction::Out) => {
+                candidate.reply.get_or_insert(candidate.kept.len());
+                CANDIDATE_BYTES_ANY
+            }
+            (true, Direction::In) => {
+                candidate.note_acknowledgement(segment);
+                CANDIDATE_BYTES_ANY
+            }
+            (false, Direction::Out) if !candidate.admits(segment) => {
+                self.drop_candidate(client);
+                return false;
+            }
+            (false, _) => CANDIDATE_BYTES,
+        };
         self.bytes += candidate.keep(now, direction, segment);
-        if candidate.bytes > CANDIDATE_BYTES {
+        if candidate.bytes > bytes_max {
             self.drop_candidate(client);
         }
         self.hold_bound();
@@ -194,17 +237,28 @@ impl Learner {
         segment: &Segment<'_>,
         said: Option<ServerNumbers>,
     ) {
-        let middle = Middle {
+        let mut middle = Middle {
             input: segment.seq,
             output: segment.ack,
         };
-        let is_quiet =
-            said.is_none_or(|said| (said.acknowledged, said.next) == (middle.input, middle.output));
-        if !is_quiet || !segment.flags.ack || !http::begins_request(segment.payload) {
+        let begins = if self.takes_any {
+            said.is_some_and(|said| {
+                if said.next.distance_from(middle.output) > 0 {
+                    middle.output = said.next; // output that was logged before is not kept
+                }
+                true
+            })
+        } else {
+            let is_quiet =
+                said.is_none_or(|said| (said.acknowledged, said.next) == (middle.input, middle.output));
+            is_quiet && http::begins_request(segment.payload)
+        };
+        if !begins || !segment.flags.ack {
             return;
         }
-        let mut candidate = RequestCandidate {
+        let mut candidate = Candidate {
             middle,
+            acknowledged: segment.ack,
             kept: Vec::new(),
             bytes: 0,
             reply: None,
@@ -216,11 +270,8 @@ impl Learner {
     }
 
     fn is_ready(&self, client: SocketAddr) -> bool {
-        let has_reply = self
-            .candidates
-            .get(client)
-            .is_some_and(|candidate| candidate.reply.is_some());
-        has_reply && matches!(self.known.get(client), Some(KnownTerms::Terms(_)))
+        let is_complete = self.candidates.get(client).is_some_and(Candidate::is_complete);
+        is_complete && matches!(self.known.get(client), Some(KnownTerms::Terms(_)))
     }
 
     fn drop_candidate(&mut self, client: SocketAddr) {
@@ -251,12 +302,12 @@ impl Learner {
             terms,
             candidate.middle,
             (reply.at, &reply.segment()),
-            Follower::learnt(config.rules),
+            Follower::learnt(config.policy, config.rules),
             config.connection_bytes_max,
         );
         for kept in &candidate.kept {
             match kept.direction {
-                Direction::In => connection.on_client(&kept.segment(), None),
+                Direction::In => connection.on_client(&kept.since(candidate.middle), None),
                 Direction::Out => connection.on_server(kept.at, &kept.segment(), None),
             };
             connection.prove(kept.at);
@@ -264,6 +315,9 @@ impl Learner {
                 self.bar(client, reason);
                 return None;
             }
+        }
+        if self.takes_any && connection.is_spoiled() {
+            return None; // a later segment begins another candidate
         }
         Some(connection)
     }

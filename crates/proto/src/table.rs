@@ -80,7 +80,7 @@ pub struct Table {
 impl Table {
     /// An empty table.
     pub fn new(config: TableConfig) -> Self {
-        let seed = config.hash_seed;
+        let (seed, policy) = (config.hash_seed, config.policy);
         Self {
             config,
             by_client: client_map(seed),
@@ -94,7 +94,7 @@ impl Table {
             ended: EndedConnections::new(seed),
             older: Older::new(seed),
             census: Census::default(),
-            learner: Learner::new(seed),
+            learner: Learner::new(seed, policy),
             on_probation: Vec::new(),
             is_wire: false,
             round: SlotCursor::default(),

@@ -291,13 +291,14 @@ impl PairOptions {
         }
         let goes_on = match self.policy {
             PolicyOption::Http => matches!(self.workload, WorkloadOption::Request | WorkloadOption::Download),
+            PolicyOption::Snapshot => matches!(self.workload, WorkloadOption::Request | WorkloadOption::Download),
             PolicyOption::Replica => self.workload == WorkloadOption::Request,
-            PolicyOption::Replay | PolicyOption::Snapshot => false,
+            PolicyOption::Replay => false,
         };
         if !goes_on {
             return wrong(
-                "--rounds needs --workload request with --policy http or replica, or download with --policy http: a connection is \
-                 protected again at its next request, or when it is opened anew",
+                "--rounds needs --workload request with --policy http, replica or snapshot, or download with --policy http or snapshot: a \
+                 connection is protected again at its next request or snapshot, or when it is opened anew",
             );
         }
         if self.busy() < self.connections {

@@ -12,6 +12,7 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, setsockopt, socket, sockopt,
 };
 use nix::unistd::Pid;
+use proto::Seq;
 use socket2::SockRef;
 use thiserror::Error;
 
@@ -167,9 +168,7 @@ impl KeeperClient {
         match answer? {
             KeeperAnswer::Adopted => Ok(()),
             KeeperAnswer::Refused(reason) => Err(KeeperClientError::Refused(format!("{client}: {reason}"))),
-            KeeperAnswer::Status(_) | KeeperAnswer::State(_) | KeeperAnswer::Stopping => {
-                Err(KeeperClientError::Unexpected("adopt"))
-            }
+            _ => Err(KeeperClientError::Unexpected("adopt")),
         }
     }
 
@@ -182,9 +181,7 @@ impl KeeperClient {
         match self.ask(&KeeperRequest::Status, &[], &LoggedInput::default())? {
             KeeperAnswer::Status(status) => Ok(status),
             KeeperAnswer::Refused(reason) => Err(KeeperClientError::Refused(reason)),
-            KeeperAnswer::Adopted | KeeperAnswer::State(_) | KeeperAnswer::Stopping => {
-                Err(KeeperClientError::Unexpected("status"))
-            }
+            _ => Err(KeeperClientError::Unexpected("status")),
         }
     }
 
@@ -198,9 +195,20 @@ impl KeeperClient {
         match self.ask(&KeeperRequest::Import { peer }, &[], &LoggedInput::default())? {
             KeeperAnswer::State(state) => Ok(state),
             KeeperAnswer::Refused(reason) => Err(KeeperClientError::Refused(reason)),
-            KeeperAnswer::Adopted | KeeperAnswer::Status(_) | KeeperAnswer::Stopping => {
-                Err(KeeperClientError::Unexpected("import"))
-            }
+            _ => Err(KeeperClientError::Unexpected("import")),
+        }
+    }
+
+    /// The sequence numbers in the client's streams at which the application began that has the connection from `peer`. `None`: this keeper
+    /// has no such connection, or its application has not begun at a restart point.
+    ///
+    /// # Errors
+    /// The channel failed.
+    pub fn begin(&mut self, peer: SocketAddr) -> Result<Option<(Seq, Seq)>, KeeperClientError> {
+        match self.ask(&KeeperRequest::Begin { peer }, &[], &LoggedInput::default())? {
+            KeeperAnswer::Begin(begin) => Ok(begin),
+            KeeperAnswer::Refused(reason) => Err(KeeperClientError::Refused(reason)),
+            _ => Err(KeeperClientError::Unexpected("begin")),
         }
     }
 
@@ -213,9 +221,7 @@ impl KeeperClient {
         match self.ask(&KeeperRequest::Stop, &[], &LoggedInput::default())? {
             KeeperAnswer::Stopping => Ok(()),
             KeeperAnswer::Refused(reason) => Err(KeeperClientError::Refused(reason)),
-            KeeperAnswer::Adopted | KeeperAnswer::Status(_) | KeeperAnswer::State(_) => {
-                Err(KeeperClientError::Unexpected("stop"))
-            }
+            _ => Err(KeeperClientError::Unexpected("stop")),
         }
     }
 

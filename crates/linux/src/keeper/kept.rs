@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use proto::Seq;
 use proto::restart::http::{PendingRequest, RequestRefusal, Volatile};
 use tokio::sync::{Notify, watch};
 
@@ -157,12 +158,23 @@ impl Keeper {
     /// The state that the application imports for the connection that comes from `peer`. With policy `snapshot`, the keeper keeps it as
     /// long as the connection lasts, because the application may ask again after its agent was restarted.
     pub fn state_for(&self, peer: SocketAddr) -> Option<Arc<[u8]>> {
-        let live = self.live.borrow();
-        let kept = live.values().find(|kept| kept.from.get() == Some(peer))?;
-        match &kept.adoption.plan {
+        match &self.relayed_from(peer)?.adoption.plan {
             AdoptionPlan::Replay { state, .. } => state.clone(),
             AdoptionPlan::Http { .. } | AdoptionPlan::Replica { .. } | AdoptionPlan::Silent => None,
         }
+    }
+
+    /// The sequence numbers in the client's streams at which the application began that has the connection from `peer`.
+    pub fn begin_of(&self, peer: SocketAddr) -> Option<(Seq, Seq)> {
+        match &self.relayed_from(peer)?.adoption.plan {
+            AdoptionPlan::Replay { begins_at, .. } => Some(*begins_at),
+            AdoptionPlan::Http { .. } | AdoptionPlan::Replica { .. } | AdoptionPlan::Silent => None,
+        }
+    }
+
+    fn relayed_from(&self, peer: SocketAddr) -> Option<Rc<KeptConnection>> {
+        let live = self.live.borrow();
+        live.values().find(|kept| kept.from.get() == Some(peer)).cloned()
     }
 
     pub fn status(&self) -> KeeperStatus {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use proto::Seq;
 use proto::connection::OutputEnd;
 use proto::restart::{http, replay, replica};
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,8 @@ pub enum AdoptionPlan {
         resume: replay::Repetition,
         /// The state that the application imports first. `None`: the restart point is the connection's start.
         state: Option<Arc<[u8]>>,
+        /// The sequence numbers of the first byte that the application reads and of the first one that it writes.
+        begins_at: (Seq, Seq),
     },
     /// Nothing is to be relayed any more: the output ends, and what the client still sends is dropped.
     Silent,
@@ -82,6 +85,10 @@ pub(super) enum KeeperRequest<A = Adoption> {
     /// The message carries the client's socket, the replica's socket if the plan has one, and the logged input as a blob.
     Adopt(Box<A>),
     Status,
+    /// Asks where an application's reading and writing began in the client's streams. `peer` as for `Import`.
+    Begin {
+        peer: SocketAddr,
+    },
     /// Asks for the state that the application imports for the connection from `peer`, the application's name for the keeper's end of
     /// the connection.
     Import {
@@ -96,6 +103,9 @@ pub(super) enum KeeperAnswer {
     Adopted,
     Refused(String),
     Status(KeeperStatus),
+    /// The sequence numbers of the first byte that the application has read and of the first one that it has written. `None`: the keeper has
+    /// no such connection, or its application has not begun at a restart point.
+    Begin(Option<(Seq, Seq)>),
     /// The state. `None`: the keeper has no such connection, or it began without a state.
     State(Option<Arc<[u8]>>),
     Stopping,

@@ -9,7 +9,7 @@ use crate::census::Terms;
 use crate::packet::Segment;
 use crate::{Instant, Offset, Seq};
 
-/// The positions of both streams at a moment when no request was unanswered and no byte was unacknowledged.
+/// The positions of both streams at a moment when no byte before them was unacknowledged. Policy `http`: and no request was unanswered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Middle {
     /// Sequence number of the input's next byte (RCV.NXT).
@@ -34,6 +34,8 @@ impl Connection {
         limit: u64,
     ) -> Self {
         let (theirs, ours) = terms.window_scale.unwrap_or((0, 0));
+        // Only the follower of policy `http` guesses where a message begins.
+        let probation = follower.tracker().map(|_| Probation::default());
         let window = u32::from(reply.window) << ours;
         let input = StreamLog::learnt(middle.input);
         // Before the reply the right edge may have been nearer. That does no harm: no client sends beyond what it was offered.
@@ -66,7 +68,7 @@ impl Connection {
             capped: None,
             takes: Takes::All,
             sack_overflow: false,
-            probation: Some(Probation::default()),
+            probation,
             spoiled: None,
         }
     }

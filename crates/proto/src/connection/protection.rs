@@ -64,7 +64,15 @@ impl std::fmt::Display for UnprotectedCause {
             Self::Older(RestartPolicy::Replica) => {
                 write!(f, "older than the wire; replicas begin with their connections")
             }
-            Self::Older(RestartPolicy::Replay | RestartPolicy::Snapshot) => {
+            Self::Older(RestartPolicy::Snapshot) => write!(
+                f,
+                "older than the wire; protected once its application exports its state"
+            ),
+            Self::Silent(RestartPolicy::Snapshot) => write!(
+                f,
+                "older than the wire, and silent; protected once its application exports its state"
+            ),
+            Self::Older(RestartPolicy::Replay) => {
                 write!(
                     f,
                     "older than the wire, which did not see the connection's first bytes"
@@ -78,7 +86,7 @@ impl std::fmt::Display for UnprotectedCause {
                 f,
                 "older than the wire, and silent; replicas begin with their connections"
             ),
-            Self::Silent(RestartPolicy::Replay | RestartPolicy::Snapshot) => {
+            Self::Silent(RestartPolicy::Replay) => {
                 write!(
                     f,
                     "older than the wire, and silent; the wire did not see the connection's first bytes"

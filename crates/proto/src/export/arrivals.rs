@@ -1,10 +1,23 @@
 //! The backup's half: puts the parts of snapshots together.
 
-use super::{PartReceipt, STATE_MAX, SnapshotPart};
-use crate::restart::snapshot::{Snapshot, SnapshotStanding};
+use std::sync::Arc;
+
+use super::{ExportPlace, PartReceipt, STATE_MAX, SnapshotPart};
+use crate::restart::snapshot::SnapshotStanding;
 
 /// Number of snapshots of which only parts have come. More than the primary transfers at the same time.
 const PARTIAL_MAX: usize = 16;
+
+/// A snapshot that has arrived whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArrivedSnapshot {
+    /// Its number.
+    pub number: u64,
+    /// Where it holds.
+    pub place: ExportPlace,
+    /// The state.
+    pub state: Arc<[u8]>,
+}
 
 /// Snapshots of which only parts have come.
 #[derive(Debug, Default)]
@@ -25,7 +38,7 @@ impl SnapshotArrivals {
     ///
     /// # Errors
     /// The answer to the part, if the snapshot is not complete, or cannot be.
-    pub fn on_part(&mut self, part: SnapshotPart) -> Result<Snapshot, PartReceipt> {
+    pub fn on_part(&mut self, part: SnapshotPart) -> Result<ArrivedSnapshot, PartReceipt> {
         let receipt = |arrived, standing| PartReceipt {
             number: part.number,
             client: part.client,
@@ -55,10 +68,9 @@ impl SnapshotArrivals {
         }
         let arrived = partial.bytes.len();
         if arrived == part.size {
-            return Ok(Snapshot {
+            return Ok(ArrivedSnapshot {
                 number: part.number,
-                input: part.input,
-                output: part.output,
+                place: part.place,
                 state: partial.bytes.into(),
             });
         }
@@ -89,7 +101,7 @@ impl PartialSnapshot {
 
     /// Whether `part` belongs to this snapshot.
     fn is_of(&self, part: &SnapshotPart) -> bool {
-        let of = |part: &SnapshotPart| (part.number, part.input, part.output, part.size);
+        let of = |part: &SnapshotPart| (part.number, part.place, part.size);
         of(&self.head) == of(part)
     }
 }

@@ -6,6 +6,11 @@ fn client(number: u16) -> SocketAddr {
     ([10, 0, 0, 1], number).into()
 }
 
+fn place(input: u64, output: u64) -> ExportPlace {
+    let (input, output) = (Offset(input), Offset(output));
+    ExportPlace::Offsets { input, output }
+}
+
 fn state(length: usize) -> Arc<[u8]> {
     (0..length).map(|at| (at / 7 % 256) as u8).collect()
 }
@@ -18,7 +23,7 @@ struct TransferTestbed {
     random: u64,
     /// One message of this many is lost; zero: none.
     loss: u64,
-    arrived: Vec<(SocketAddr, Snapshot)>,
+    arrived: Vec<(SocketAddr, ArrivedSnapshot)>,
     /// The backup's decision about a complete snapshot.
     standing: SnapshotStanding,
     sent: usize,
@@ -101,17 +106,14 @@ fn a_state_of_any_size_arrives_whole_also_with_loss() {
             let mut transfer = TransferTestbed::new(loss);
             transfer
                 .exports
-                .begin(transfer.now, 7, client(1), (Offset(3), Offset(4)), state(size));
+                .begin(transfer.now, 7, client(1), place(3, 4), state(size));
             assert_eq!(
                 transfer.outcomes(1),
                 [(vec![7], ExportOutcome::Kept)],
                 "{loss} {size}"
             );
             let (of, snapshot) = &transfer.arrived[0];
-            assert_eq!(
-                (*of, snapshot.input, snapshot.output),
-                (client(1), Offset(3), Offset(4))
-            );
+            assert_eq!((*of, snapshot.place), (client(1), place(3, 4)));
             assert_eq!(snapshot.state, state(size));
         }
     }
@@ -120,13 +122,9 @@ fn a_state_of_any_size_arrives_whole_also_with_loss() {
 #[test]
 fn nothing_is_sent_twice_without_loss() {
     let mut transfer = TransferTestbed::new(0);
-    transfer.exports.begin(
-        transfer.now,
-        1,
-        client(1),
-        (Offset(0), Offset(0)),
-        state(10 * PART_MAX),
-    );
+    transfer
+        .exports
+        .begin(transfer.now, 1, client(1), place(0, 0), state(10 * PART_MAX));
     transfer.outcomes(1);
     assert_eq!(transfer.sent, 10);
 }
@@ -135,16 +133,12 @@ fn nothing_is_sent_twice_without_loss() {
 #[test]
 fn several_states_are_transferred_at_the_same_time() {
     let mut transfer = TransferTestbed::new(0);
-    transfer.exports.begin(
-        transfer.now,
-        1,
-        client(1),
-        (Offset(0), Offset(0)),
-        state(STATE_MAX),
-    );
     transfer
         .exports
-        .begin(transfer.now, 2, client(2), (Offset(0), Offset(0)), state(100));
+        .begin(transfer.now, 1, client(1), place(0, 0), state(STATE_MAX));
+    transfer
+        .exports
+        .begin(transfer.now, 2, client(2), place(0, 0), state(100));
     assert_eq!(transfer.outcomes(1), [(vec![2], ExportOutcome::Kept)]);
     assert_eq!(transfer.outcomes(1), [(vec![1], ExportOutcome::Kept)]);
 }
@@ -153,13 +147,9 @@ fn several_states_are_transferred_at_the_same_time() {
 fn a_later_snapshot_answers_for_an_earlier_one() {
     let mut transfer = TransferTestbed::new(0);
     for call in 1..=3 {
-        transfer.exports.begin(
-            transfer.now,
-            call,
-            client(1),
-            (Offset(call), Offset(0)),
-            state(10),
-        );
+        transfer
+            .exports
+            .begin(transfer.now, call, client(1), place(call, 0), state(10));
     }
     assert_eq!(transfer.outcomes(1), [(vec![3, 2, 1], ExportOutcome::Kept)]);
     assert_eq!(transfer.arrived.len(), 1, "the first two were never sent");
@@ -167,12 +157,12 @@ fn a_later_snapshot_answers_for_an_earlier_one() {
     transfer.standing = SnapshotStanding::Waits;
     transfer
         .exports
-        .begin(transfer.now, 4, client(1), (Offset(9), Offset(50)), state(10));
+        .begin(transfer.now, 4, client(1), place(9, 50), state(10));
     transfer.now += Duration::from_secs(1);
     while transfer.exports.poll_part(transfer.now).is_some() {}
     transfer
         .exports
-        .begin(transfer.now, 5, client(1), (Offset(9), Offset(60)), state(10));
+        .begin(transfer.now, 5, client(1), place(9, 60), state(10));
     transfer.standing = SnapshotStanding::Kept;
     let mut answered: Vec<u64> = transfer
         .outcomes(2)
@@ -188,13 +178,9 @@ fn a_later_snapshot_answers_for_an_earlier_one() {
 fn a_snapshot_that_waits_is_asked_about() {
     let mut transfer = TransferTestbed::new(0);
     transfer.standing = SnapshotStanding::Waits;
-    transfer.exports.begin(
-        transfer.now,
-        1,
-        client(1),
-        (Offset(0), Offset(9)),
-        state(PART_MAX * 3),
-    );
+    transfer
+        .exports
+        .begin(transfer.now, 1, client(1), place(0, 9), state(PART_MAX * 3));
     while let Some(part) = transfer.exports.poll_part(transfer.now) {
         if let Ok(snapshot) = transfer.arrivals.on_part(part) {
             let receipt = PartReceipt {
@@ -219,12 +205,12 @@ fn a_wait_ends() {
     let mut transfer = TransferTestbed::new(1); // all messages are lost
     transfer
         .exports
-        .begin(transfer.now, 1, client(1), (Offset(0), Offset(0)), state(10));
+        .begin(transfer.now, 1, client(1), place(0, 0), state(10));
     assert_eq!(transfer.outcomes(1), [(vec![1], ExportOutcome::TimedOut)]);
     assert!(transfer.now.since(Instant::ZERO) >= EXPORT_MAX);
     transfer
         .exports
-        .begin(transfer.now, 2, client(1), (Offset(0), Offset(0)), state(10));
+        .begin(transfer.now, 2, client(1), place(0, 0), state(10));
     transfer.exports.finish_all(&ExportOutcome::Moved);
     assert_eq!(
         transfer.exports.poll_outcome(),
@@ -243,7 +229,7 @@ fn what_waits_is_bounded() {
             Instant::ZERO,
             call as u64,
             client(number),
-            (Offset(0), Offset(0)),
+            place(0, 0),
             vec![0; STATE_MAX].into(),
         );
     }
@@ -258,8 +244,7 @@ fn bad_parts_are_refused() {
     let part = |number, size, at, bytes: &[u8]| SnapshotPart {
         number,
         client: client(1),
-        input: Offset(0),
-        output: Offset(0),
+        place: place(0, 0),
         size,
         at,
         bytes: bytes.to_vec(),
@@ -301,8 +286,7 @@ fn the_backup_keeps_a_bounded_number_of_parts() {
         let part = SnapshotPart {
             number: 1,
             client: client(number),
-            input: Offset(0),
-            output: Offset(0),
+            place: place(0, 0),
             size: 2,
             at: 0,
             bytes: vec![0],
@@ -316,13 +300,9 @@ fn the_backup_keeps_a_bounded_number_of_parts() {
 #[test]
 fn parts_that_the_backup_has_lost_are_sent_again() {
     let mut transfer = TransferTestbed::new(0);
-    transfer.exports.begin(
-        transfer.now,
-        1,
-        client(1),
-        (Offset(0), Offset(0)),
-        state(3 * WINDOW),
-    );
+    transfer
+        .exports
+        .begin(transfer.now, 1, client(1), place(0, 0), state(3 * WINDOW));
     for _ in 0..6 {
         let part = transfer.exports.poll_part(transfer.now);
         let Some(part) = part else { break };

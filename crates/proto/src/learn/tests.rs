@@ -5,8 +5,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::connection::Endpoint;
+use crate::export::{ArrivedSnapshot, ExportPlace};
 use crate::follower::{Restart, RestartPolicy};
 use crate::packet::{Flags, TcpOptions, Timestamps};
+use crate::restart::snapshot::SnapshotStanding;
 use crate::table::{Table, TableChange};
 use crate::{Offset, Seq};
 
@@ -383,15 +385,15 @@ struct LearnTestbed {
 
 impl LearnTestbed {
     fn new() -> Self {
+        Self::of(table())
+    }
+
+    fn of(late: Table) -> Self {
         let mut talk = LearnTalk::new(7);
         talk.open();
         talk.exchange();
         let given = talk.said.len();
-        let mut testbed = Self {
-            talk,
-            late: table(),
-            given,
-        };
+        let mut testbed = Self { talk, late, given };
         testbed.say(Direction::In, b"");
         testbed.say(Direction::Out, b"");
         testbed.tell(Some(testbed.talk.terms));
@@ -581,7 +583,7 @@ fn who_is_not_the_wire_learns_nothing_and_replicas_begin_with_their_connections(
 
 #[test]
 fn a_question_is_repeated_and_answered_once() {
-    let mut learner = Learner::new(1);
+    let mut learner = Learner::new(1, RestartPolicy::Http);
     let clients: Vec<SocketAddr> = (1..=40).map(|port| ([10, 0, 0, 1], port).into()).collect();
     let terms = LearnTalk::new(1).terms;
     clients.iter().for_each(|client| learner.want(*client, false));
@@ -612,7 +614,7 @@ fn a_question_is_repeated_and_answered_once() {
 
 #[test]
 fn memory_is_bounded() {
-    let mut learner = Learner::new(1);
+    let mut learner = Learner::new(1, RestartPolicy::Http);
     let mut payload = b"GET / HTTP/1.1\r\n\r\n".to_vec();
     payload.resize(60_000, b'x');
     for number in 0..1000_u16 {
@@ -642,4 +644,132 @@ fn memory_is_bounded() {
         );
     }
     assert!(learner.waiting.len() <= STRANGERS_MAX);
+}
+
+/// A table with policy `snapshot` that begins in the middle of a conversation.
+fn with_snapshots() -> LearnTestbed {
+    let config = TableConfig {
+        policy: RestartPolicy::Snapshot,
+        ..table().config().clone()
+    };
+    let mut table = Table::new(config);
+    table.set_wire(true);
+    LearnTestbed::of(table)
+}
+
+impl LearnTestbed {
+    /// The application exports a snapshot. It has read and written everything, but for the last `unread` and `unsent` bytes.
+    fn export(&mut self, number: u64, unread: u32, unsent: u32) -> SnapshotStanding {
+        let [client, server] = [&self.talk.sides[0], &self.talk.sides[1]];
+        let snapshot = ArrivedSnapshot {
+            number,
+            place: ExportPlace::Numbers {
+                input: client.next - unread,
+                output: server.next + unsent,
+            },
+            state: number.to_be_bytes().into(),
+        };
+        self.late.on_snapshot(CLIENT.into(), snapshot)
+    }
+
+    /// The state, the input and the length of the output of a restart.
+    fn restart(&self) -> (Vec<u8>, Vec<u8>, u64) {
+        let connection = connection(&self.late).expect("it is learnt");
+        let Ok(Restart::Replay {
+            input_from,
+            resume,
+            state,
+            ..
+        }) = connection.restart()
+        else {
+            panic!("{:?}", connection.protection());
+        };
+        let input = connection
+            .input()
+            .slices(input_from..connection.input().frontier())
+            .flatten()
+            .copied()
+            .collect();
+        (
+            state.expect("a snapshot").to_vec(),
+            input,
+            resume.bytes + resume.unchecked,
+        )
+    }
+}
+
+#[test]
+fn with_policy_snapshot_a_connection_is_followed_from_anywhere_and_protected_from_a_snapshot_on() {
+    let mut testbed = with_snapshots();
+    assert!(
+        matches!(testbed.export(1, 0, 0), SnapshotStanding::Refused(_)),
+        "nothing is known yet"
+    );
+    testbed.speak(Direction::In, b"ask");
+    assert!(!testbed.is_learnt());
+    testbed.speak(Direction::Out, b"reply");
+    assert!(testbed.is_learnt(), "the client had acknowledged all output");
+    assert!(
+        !testbed.is_protected_after(5000),
+        "no snapshot says where an application could go on"
+    );
+    assert_eq!(testbed.export(2, 0, 0), SnapshotStanding::Kept);
+    testbed.speak(Direction::In, b"more");
+    testbed.speak(Direction::Out, b"yes");
+    assert_eq!(
+        testbed.restart(),
+        (2_u64.to_be_bytes().into(), b"more".to_vec(), 3)
+    );
+    // The application has read only a part, and has written what is not sent yet.
+    testbed.say(Direction::In, b"abcd");
+    assert_eq!(testbed.export(3, 2, 4), SnapshotStanding::Waits);
+    assert_eq!(testbed.restart().0, 2_u64.to_be_bytes());
+    testbed.say(Direction::Out, b"12345");
+    assert_eq!(testbed.restart(), (3_u64.to_be_bytes().into(), b"cd".to_vec(), 1));
+}
+
+/// Output that was under way before the wire followed the connection is not in its log.
+#[test]
+fn with_policy_snapshot_output_from_before_must_be_acknowledged_first() {
+    let mut testbed = with_snapshots();
+    testbed.say(Direction::Out, b"under way");
+    testbed.say(Direction::In, b"x");
+    testbed.say(Direction::Out, b"later");
+    assert!(!testbed.is_learnt());
+    testbed.talk.sides[0].heard = testbed.talk.sides[1].next - 6;
+    testbed.say(Direction::In, b"");
+    assert!(!testbed.is_learnt(), "not all of it");
+    testbed.talk.sides[0].heard = testbed.talk.sides[1].next - 5;
+    testbed.say(Direction::In, b"");
+    assert!(testbed.is_learnt());
+    assert_eq!(testbed.export(1, 0, 0), SnapshotStanding::Kept);
+    let (_, _, repeated) = testbed.restart();
+    assert_eq!(repeated, 0);
+    assert_eq!(
+        connection(&testbed.late).map(|one| one
+            .output()
+            .slices(Offset::LEARNT..one.output().frontier())
+            .flatten()
+            .count()),
+        Some(5)
+    );
+}
+
+/// A snapshot by offsets is of a connection whose start the wire must have seen.
+#[test]
+fn with_policy_snapshot_offsets_need_the_connection_s_start() {
+    let mut testbed = with_snapshots();
+    testbed.speak(Direction::In, b"ask");
+    testbed.speak(Direction::Out, b"reply");
+    let snapshot = ArrivedSnapshot {
+        number: 1,
+        place: ExportPlace::Offsets {
+            input: Offset(3),
+            output: Offset(5),
+        },
+        state: b"state".as_slice().into(),
+    };
+    let standing = testbed.late.on_snapshot(CLIENT.into(), snapshot);
+    assert!(matches!(standing, SnapshotStanding::Refused(_)));
+    assert!(!testbed.is_protected_after(0));
 }

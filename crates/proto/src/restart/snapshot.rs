@@ -48,6 +48,8 @@ pub enum SnapshotStanding {
 /// Follows the output of one connection, and has its restart point.
 #[derive(Debug, Default)]
 pub struct SnapshotTracker {
+    /// The beginning of the logs: the connection's start, or [`Offset::LEARNT`].
+    begin: Offset,
     /// The snapshot that is the restart point. `None`: the connection's start.
     point: Option<Snapshot>,
     waiting: VecDeque<Snapshot>,
@@ -58,6 +60,26 @@ pub struct SnapshotTracker {
 }
 
 impl SnapshotTracker {
+    /// The tracker of a connection that is learnt in its middle. It has no restart point until the next snapshot.
+    pub fn learnt() -> Self {
+        Self {
+            begin: Offset::LEARNT,
+            said: RecentDigest::at(Offset::LEARNT),
+            ..Self::default()
+        }
+    }
+
+    /// Whether an application can go on from the restart point.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn restarts(&self) -> Result<(), String> {
+        if self.begin == Offset::ZERO || self.point.is_some() {
+            return Ok(());
+        }
+        Err("older than the wire; protected once its application exports its state".into())
+    }
+
     /// The primary's next bytes, as logged.
     pub fn on_output(&mut self, mut bytes: &[u8]) {
         while let Some(next) = self.waiting.front() {
@@ -133,7 +155,12 @@ impl SnapshotTracker {
 
     /// End of the input that the restart point covers.
     pub fn restart_input(&self) -> Offset {
-        self.point.as_ref().map_or(Offset::ZERO, |point| point.input)
+        self.point.as_ref().map_or(self.begin, |point| point.input)
+    }
+
+    /// End of the output that the restart point covers.
+    pub fn restart_output(&self) -> Offset {
+        self.point.as_ref().map_or(self.begin, |point| point.output)
     }
 
     /// The state of the restart point. `None`: the connection's start.
@@ -143,9 +170,8 @@ impl SnapshotTracker {
 
     /// The output that a restarted application must repeat.
     pub fn repetition(&self) -> Repetition {
-        let point = self.point.as_ref().map_or(Offset::ZERO, |point| point.output);
         Repetition {
-            unchecked: self.said.from.since(point),
+            unchecked: self.said.from.since(self.restart_output()),
             bytes: self.said.digest.bytes(),
             hash: self.said.digest.of_all(),
             ended: self.ended,

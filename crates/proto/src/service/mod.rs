@@ -37,7 +37,7 @@ use crate::census::ClientTerms;
 use crate::claim::Claim;
 use crate::detector::{Detector, DetectorConfig};
 use crate::doubt::ServiceDoubt;
-use crate::export::{Exports, PartReceipt, SnapshotArrivals, SnapshotPart};
+use crate::export::{ExportPlace, Exports, PartReceipt, SnapshotArrivals, SnapshotPart};
 use crate::orphans::ServiceOrphans;
 use crate::path::ServicePath;
 use crate::role::{Role, RoleHistory};
@@ -185,10 +185,8 @@ pub struct ExportCall {
     pub call: u64,
     /// The client of the connection.
     pub client: SocketAddr,
-    /// End of the input that the application has read.
-    pub input: Offset,
-    /// End of the output that the application has written.
-    pub output: Offset,
+    /// How far the application has read and written.
+    pub place: ExportPlace,
     /// The state.
     pub state: Arc<[u8]>,
 }

@@ -14,11 +14,10 @@ impl Service {
         let ExportCall {
             call,
             client,
-            input,
-            output,
+            place,
             state,
         } = call;
-        self.exports.begin(now, call, client, (input, output), state);
+        self.exports.begin(now, call, client, place, state);
         self.send_snapshots(now);
     }
 
@@ -69,12 +68,7 @@ impl Service {
             Some(standing) => receipt(size, Some(standing)),
             None => match self.arrivals.on_part(part) {
                 Err(answer) => answer,
-                Ok(snapshot) => {
-                    let taken = known.and_then(|id| self.table.on_snapshot(id, snapshot));
-                    let unknown =
-                        || SnapshotStanding::Refused("the wire does not follow the connection".into());
-                    receipt(size, Some(taken.unwrap_or_else(unknown)))
-                }
+                Ok(snapshot) => receipt(size, Some(self.table.on_snapshot(client, snapshot))),
             },
         };
         self.actions.push_back(ServiceAction::SendReceipt(answer));

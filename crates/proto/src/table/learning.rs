@@ -7,8 +7,10 @@ use crate::Instant;
 use crate::census::{CensusPage, PageQuery};
 use crate::census::{ClientTerms, QUESTION_MAX};
 use crate::connection::{Connection, UnprotectedCause};
+use crate::export::ArrivedSnapshot;
 use crate::follower::RestartPolicy;
 use crate::packet::Segment;
+use crate::restart::snapshot::SnapshotStanding;
 
 impl Table {
     /// Clients whose connections are older than the log ([`crate::older`]), and why they are not protected.
@@ -146,7 +148,8 @@ impl Table {
     ) -> TableChange {
         let said = self.older.said(client);
         self.older.note(now, direction, client, segment);
-        let learns = self.is_wire && self.config.policy == RestartPolicy::Http;
+        let policy = self.config.policy;
+        let learns = self.is_wire && matches!(policy, RestartPolicy::Http | RestartPolicy::Snapshot);
         let is_ready = learns && self.learner.on_segment(now, direction, client, segment, said);
         if self.is_wire && !learns && !self.older.contains(client) {
             self.learner.want(client, true); // so that the primary is asked whether it has a connection of this client
@@ -161,6 +164,19 @@ impl Table {
             self.learner.bar(connection.client(), reason);
             self.older.confirm(now, connection.client());
         }
+    }
+
+    /// The primary's application has exported a snapshot. Returns where the snapshot stands.
+    pub(crate) fn on_snapshot(&mut self, client: SocketAddr, arrived: ArrivedSnapshot) -> SnapshotStanding {
+        let ArrivedSnapshot { number, place, state } = arrived;
+        let refused = |why: &str| SnapshotStanding::Refused(why.to_owned());
+        let Some(id) = self.find(client) else {
+            return refused("the wire does not follow the connection");
+        };
+        let standing = self.change_at(id, None, |connection| {
+            connection.on_snapshot(number, place, state)
+        });
+        standing.unwrap_or_else(|| refused("the connection has ended"))
     }
 
     /// The client begins a new connection.

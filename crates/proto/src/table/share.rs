@@ -18,7 +18,6 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use super::{ConnectionId, Table};
 use crate::Instant;
 use crate::connection::{CapChange, Connection};
-use crate::restart::snapshot::{Snapshot, SnapshotStanding};
 use crate::spill::LogFull;
 use crate::stream::Shelf;
 
@@ -61,11 +60,6 @@ impl Table {
         self.memory = self.memory + connection.memory() as u64 - before as u64;
         self.share_out();
         Some(result)
-    }
-
-    /// Gives a connection a snapshot of its application. Returns where the snapshot stands; `None` if there is no such connection.
-    pub(crate) fn on_snapshot(&mut self, id: ConnectionId, snapshot: Snapshot) -> Option<SnapshotStanding> {
-        self.change_at(id, None, |connection| connection.on_snapshot(snapshot))
     }
 
     /// The next change to a client's window.

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use proto::Offset;
-use proto::export::ExportOutcome;
+use proto::export::{ExportOutcome, ExportPlace};
 use proto::service::ExportCall;
+use proto::{Offset, Seq};
 
 /// Bytes that an application reads and writes before it exports its state again.
 const EXPORT_EVERY: u64 = 700;
@@ -56,6 +56,9 @@ impl SimExports {
 pub(super) struct ConnectionExports {
     exports: SimExports,
     client: SocketAddr,
+    /// The sequence numbers of the first byte that the application reads and of the first one that it writes, if the connection was taken
+    /// over.
+    begins_at: Option<(Seq, Seq)>,
     read: u64,
     written: u64,
     /// The sum of both at the last export.
@@ -64,13 +67,27 @@ pub(super) struct ConnectionExports {
 
 impl ConnectionExports {
     /// No export yet.
-    pub fn new(exports: SimExports, client: SocketAddr) -> Self {
+    pub fn new(exports: SimExports, client: SocketAddr, begins_at: Option<(Seq, Seq)>) -> Self {
         Self {
             exports,
             client,
+            begins_at,
             read: 0,
             written: 0,
             exported: 0,
+        }
+    }
+
+    fn place(&self) -> ExportPlace {
+        match self.begins_at {
+            None => ExportPlace::Offsets {
+                input: Offset(self.read),
+                output: Offset(self.written),
+            },
+            Some((input, output)) => ExportPlace::Numbers {
+                input: input + self.read as u32,
+                output: output + self.written as u32,
+            },
         }
     }
 
@@ -87,8 +104,7 @@ impl ConnectionExports {
             self.exports.0.borrow_mut().calls.push_back(ExportCall {
                 call: done,
                 client: self.client,
-                input: Offset(self.read),
-                output: Offset(self.written),
+                place: self.place(),
                 state: state.into(),
             });
         }

@@ -5,20 +5,21 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use agent::{Kernel, LogReader, MessageToPeer, SyncRun, Written};
-use proto::Instant;
 use proto::action::{Gate, OperatorReport, ServiceIndex};
 use proto::connection::{Cap, Connection, Endpoint as Known, OutputEnd};
 use proto::export::ExportOutcome;
-use proto::follower::Restart;
+use proto::follower::{Restart, RestartPolicy};
 use proto::node::Node;
 use proto::role::Role;
 use proto::spill::{LogPart, gather};
 use proto::standing::ArbiterVerdict;
 use proto::table::ConnectionId;
 use proto::takeover::HandedOver;
+use proto::{Instant, Seq};
 
 use super::arbiter::{EpochRequest, TimedAnswer};
 use super::defect::Defect;
+use super::exports::ConnectionExports;
 use super::machine::{AGENTS, Address, ApplicationReplica, Machine, PEER, PROBE};
 use super::relay::{RelayAdoption, RelayPlan, SimRelay};
 use super::thread::AgentMessage;
@@ -432,6 +433,7 @@ impl Kernel for Machine {
     ) {
         let replica = self.replicas.remove(&id);
         let HandedOver { connection, syn_ack } = taken;
+        let begins_at = begins_at(&connection);
         let adoption = match adoption(&connection, &endpoint, replica) {
             Ok(adoption) => adoption,
             Err(reason) => {
@@ -444,7 +446,9 @@ impl Kernel for Machine {
             self.exports.note_import();
         }
         let (program, client) = (Rc::clone(&self.config.program), endpoint.client);
-        let relay = SimRelay::new(self.at, adoption, move || program(client));
+        let has_exports = self.config.core.services[0].table.policy == RestartPolicy::Snapshot;
+        let exports = has_exports.then(|| ConnectionExports::new(self.exports.clone(), client, begins_at));
+        let relay = SimRelay::new(self.at, adoption, exports, move || program(client));
         if let Some((endpoint, _)) = self.host.take(socket) {
             let socket = self.host.adopt(self.at, endpoint, Box::new(relay));
             self.relayed.push(socket);
@@ -531,6 +535,21 @@ fn restore_of(endpoint: &Known, sent: Vec<u8>, now: Instant) -> Restore {
     }
 }
 
+/// The sequence numbers in the client's streams at which a restarted application begins.
+fn begins_at(connection: &Connection) -> Option<(Seq, Seq)> {
+    match connection.follower().restart() {
+        Ok(Restart::Replay {
+            input_from,
+            output_from,
+            ..
+        }) => Some((
+            input_from.to_seq(connection.input().first()),
+            output_from.to_seq(connection.output().first()),
+        )),
+        _ => None,
+    }
+}
+
 /// How the relay continues a connection.
 fn adoption(
     connection: &Connection,
@@ -551,6 +570,7 @@ fn adoption(
             input_from,
             resume,
             state,
+            ..
         }) => {
             let input = log.parts((*input_from).min(frontier)..frontier).collect();
             (RelayPlan::Replay(resume.clone(), state.clone()), input)

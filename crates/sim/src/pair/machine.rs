@@ -571,7 +571,7 @@ fn listen(host: &mut Host, config: &StationConfig, vip: SocketAddr, exports: &Si
     host.listen(vip.port(), move |client| {
         let exports = exports
             .clone()
-            .map(|exports| ConnectionExports::new(exports, client));
+            .map(|exports| ConnectionExports::new(exports, client, None));
         Box::new(Served::new(program(client), pace, exports))
     });
 }

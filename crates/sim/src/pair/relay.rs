@@ -18,6 +18,7 @@ use proto::connection::OutputEnd;
 use proto::restart::{http, replay, replica};
 
 use super::application::SimApplication;
+use super::exports::ConnectionExports;
 use crate::host::App;
 use crate::tcp::{EndpointState, TcpEndpoint};
 
@@ -56,6 +57,10 @@ pub enum RelayEnding {
 
 /// One connection's relay.
 pub struct SimRelay {
+    /// Policy `snapshot`: the application goes on exporting its state.
+    exports: Option<ConnectionExports>,
+    /// Bytes that the application has read and written since its last chance to export.
+    progress: (usize, usize),
     start: Box<dyn FnOnce() -> Box<dyn SimApplication>>,
     phase: RelayPhase,
     input: Vec<u8>,
@@ -93,6 +98,7 @@ impl SimRelay {
     pub(super) fn new(
         now: Instant,
         adoption: RelayAdoption,
+        exports: Option<ConnectionExports>,
         start: impl FnOnce() -> Box<dyn SimApplication> + 'static,
     ) -> Self {
         let mut start: Box<dyn FnOnce() -> Box<dyn SimApplication>> = Box::new(start);
@@ -142,6 +148,8 @@ impl SimRelay {
             up_ended: false,
             outgoing,
             ending: None,
+            exports,
+            progress: (0, 0),
         }
     }
 
@@ -171,6 +179,7 @@ impl SimRelay {
             RelayPhase::Relaying(..) => {
                 self.up(now, endpoint);
                 self.down(now, endpoint)?;
+                self.export();
             }
             RelayPhase::Draining | RelayPhase::Delivering(_) => {}
         }
@@ -181,6 +190,15 @@ impl SimRelay {
             RelayPhase::Relaying(_, application) => application.wakes_at().filter(|at| *at > now),
             RelayPhase::Idle(_) | RelayPhase::Draining | RelayPhase::Delivering(_) => None,
         })
+    }
+
+    fn export(&mut self) {
+        if let (Some(exports), RelayPhase::Relaying(_, application)) = (&mut self.exports, &self.phase)
+            && !application.is_finished()
+        {
+            let (read, written) = std::mem::take(&mut self.progress);
+            exports.on_progress(read, written, || application.export_state());
+        }
     }
 
     /// Starts a program as soon as there is input.
@@ -213,6 +231,7 @@ impl SimRelay {
             endpoint.read(&mut bytes, usize::MAX);
         }
         if !bytes.is_empty() {
+            self.progress.0 += bytes.len();
             application.on_input(now, &bytes);
             self.has_passed = true;
         }
@@ -240,6 +259,7 @@ impl SimRelay {
             }
             let mut said = Vec::new();
             application.speak(now, READ_SIZE, &mut said);
+            self.progress.1 += said.len();
             if !said.is_empty() {
                 filter.on_application(&said, &mut self.outgoing)?;
                 if self.output != OutputEnd::Open {

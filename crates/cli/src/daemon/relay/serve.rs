@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use linux::keeper::{self, Adoption, AdoptionPlan, LoggedInput};
-use proto::Instant;
 use proto::action::ServiceIndex;
 use proto::connection::{Connection, Endpoint, OutputEnd};
 use proto::follower::Restart;
 use proto::restart::http::Volatile;
+use proto::stream::StreamLog;
+use proto::{Instant, Offset};
 
 use crate::keepers::Keepers;
 
@@ -192,12 +193,18 @@ impl RelayThread {
             // An application that starts anew reads on, too.
             Ok(Restart::Replay {
                 input_from,
+                output_from,
                 resume,
                 state,
             }) => {
                 let input = log.parts((*input_from).min(frontier)..frontier).collect();
-                let (resume, state) = (resume.clone(), state.clone());
-                (AdoptionPlan::Replay { resume, state }, input)
+                let first = |log: &StreamLog, from: &Offset| from.to_seq(log.first());
+                let plan = AdoptionPlan::Replay {
+                    resume: resume.clone(),
+                    state: state.clone(),
+                    begins_at: (first(log, input_from), first(connection.output(), output_from)),
+                };
+                (plan, input)
             }
             _ if endpoint.output != OutputEnd::Open => (AdoptionPlan::Silent, LoggedInput::default()),
             Ok(Restart::Http { feed, resume }) => (

@@ -9,7 +9,7 @@ use std::time::Duration;
 use linux::application::{ApplicationProgress, ProgressError, progress};
 use proto::Offset;
 use proto::action::ServiceIndex;
-use proto::export::{ExportOutcome, STATE_MAX};
+use proto::export::{ExportOutcome, ExportPlace, STATE_MAX};
 use proto::service::ExportCall;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
@@ -97,18 +97,32 @@ impl SnapshotServer {
         let Some((service, is_relayed)) = self.find(progress.local) else {
             return Ok(Answer::of(Status::NotProtected));
         };
-        if is_relayed {
-            return Ok(Answer::done(false)); // its log begins at the client's next connection
-        }
+        let (index, state_dir) = (service.index, self.state_dir.clone());
+        let place = if is_relayed {
+            let asked = tokio::task::spawn_blocking(move || keepers::begin(&state_dir, progress.peer));
+            let Some((input, output)) = asked.await.map_err(io::Error::other)?.map_err(io::Error::other)?
+            else {
+                return Ok(Answer::done(false)); // no takeover has continued it
+            };
+            // Sequence numbers count modulo 2³².
+            ExportPlace::Numbers {
+                input: input + progress.read as u32,
+                output: output + progress.written as u32,
+            }
+        } else {
+            ExportPlace::Offsets {
+                input: Offset(progress.read),
+                output: Offset(progress.written),
+            }
+        };
         let call = ExportCall {
             call: 0, // the agent's loop numbers the calls
             client: progress.peer,
-            input: Offset(progress.read),
-            output: Offset(progress.written),
+            place,
             state: state.into(),
         };
         let request = ExportRequest {
-            service: service.index,
+            service: index,
             call,
             waits,
         };

@@ -5,7 +5,8 @@ use std::os::unix::net::UnixStream as Application;
 use std::sync::mpsc::Receiver;
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
-use proto::export::{ExportOutcome, STATE_MAX};
+use proto::Offset;
+use proto::export::{ExportOutcome, ExportPlace, STATE_MAX};
 
 use super::*;
 use crate::control::{Call, ControlServer, ExportRequest};
@@ -116,6 +117,13 @@ fn hear(server: &mut Application) -> (u32, u32, u64) {
     )
 }
 
+fn place(read: u64, written: u64) -> ExportPlace {
+    ExportPlace::Offsets {
+        input: Offset(read),
+        output: Offset(written),
+    }
+}
+
 #[test]
 fn an_export_has_the_offsets_of_its_connection() {
     let mut testbed = ServerTestbed::new();
@@ -134,14 +142,14 @@ fn an_export_has_the_offsets_of_its_connection() {
         let ExportRequest { service, call, waits } = testbed.answer(outcome);
         assert_eq!((service, waits, &*call.state), (3, true, b"state".as_slice()));
         assert_eq!(call.client, testbed.client.local_addr().unwrap());
-        assert_eq!((call.input.0, call.output.0), (300, 70));
+        assert_eq!(call.place, place(300, 70));
         assert_eq!(hear(&mut server), answer);
     }
     testbed.application.write_all(&[2; 30]).unwrap();
     ask(&mut server, 2, 0, b"", Some(&testbed.application));
     let request = testbed.answer(ExportOutcome::Kept);
     assert!(!request.waits);
-    assert_eq!(request.call.output.0, 100);
+    assert_eq!(request.call.place, place(300, 100));
     assert_eq!(hear(&mut server), (0, 1, 0));
 }
 

@@ -261,6 +261,14 @@ fn an_ended_output_is_ended_again_and_input_still_flows_to_a_replica() {
     }
 }
 
+fn replay(resume: proto::restart::replay::Repetition) -> AdoptionPlan {
+    AdoptionPlan::Replay {
+        resume,
+        state: None,
+        begins_at: (proto::Seq(0), proto::Seq(0)),
+    }
+}
+
 #[test]
 fn an_application_that_starts_anew_may_speak_first_and_repeats_what_was_said() {
     for (said, logged) in [("", ""), ("hel", ""), ("hello, ", "Ann"), ("hello, you", "Ann")] {
@@ -275,12 +283,7 @@ fn an_application_that_starts_anew_may_speak_first_and_repeats_what_was_said() {
         let mut followed = ReplayTracker::new();
         followed.on_output(said.as_bytes());
         let resume = followed.repetition();
-        let adoption = adoption(
-            1,
-            &connection,
-            address,
-            AdoptionPlan::Replay { resume, state: None },
-        );
+        let adoption = adoption(1, &connection, address, replay(resume));
         let mut client = lab.adopt(adoption, connection, &[logged.as_bytes()]);
         if logged.is_empty() {
             let greeting = read_exactly(&mut client, "hello, ".len() - said.len());
@@ -306,12 +309,7 @@ fn an_application_that_says_something_else_ends_the_connection() {
     let mut followed = ReplayTracker::new();
     followed.on_output(b"hello");
     let resume = followed.repetition();
-    let adoption = adoption(
-        1,
-        &connection,
-        address,
-        AdoptionPlan::Replay { resume, state: None },
-    );
+    let adoption = adoption(1, &connection, address, replay(resume));
     let mut client = lab.adopt(adoption, connection, &[]);
     assert!(read_to_end(&mut client).is_err(), "a reset");
     application.join().unwrap();
