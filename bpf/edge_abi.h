@@ -153,7 +153,7 @@ enum edge_flow_flag {
 	EDGE_ANSWERED = 8,     /* the SYN-ACK was seen */
 	EDGE_NEAR_SCALES = 16, /* the near end announced a window scale */
 	EDGE_FAR_SCALES = 32,
-	EDGE_UNCAPPED = 64,    /* counted as uncapped */
+	EDGE_UNCAPPED = 64,    /* counted in EDGE_UNCAPPED_FLOWS: its window cannot be capped, because a side's SYN was not seen */
 };
 
 /* Key of the map `fragments`: a packet whose first fragment was seen. */

@@ -46,8 +46,8 @@ pub enum CommandOutcome {
     Late,
 }
 
-/// Number of late runs that have not ended, by command. Either the killed process does not end, or the kernel has not read the program yet.
-/// A thread waits for each run.
+/// Number of late runs that have not ended, by command. There are three cases: the killed process does not end; the kernel has not read the
+/// program yet; or the kernel read it too late, and with [`LatePolicy::Leave`] the process still runs. A thread waits for each run.
 static UNDEAD: Mutex<BTreeMap<Vec<String>, usize>> = Mutex::new(BTreeMap::new());
 
 /// Runs `command`, a program and its arguments, with this process's environment and `environment`. The command's stdout is dropped. The
@@ -137,7 +137,7 @@ fn start(
         tracing::warn!(
             program = owned[0],
             ?ended,
-            "a command started after its time limit"
+            "the kernel was late to start a command, which has ended by now, was killed, or could not be started"
         );
         forget_undead(&owned);
     };
@@ -370,8 +370,8 @@ signal.pause()";
             "nobody waits for the disk"
         );
         assert!(!has_run.exists());
-        // The child is killed, not told to end by a closed pipe: the processes that have not started yet hold copies of all files that
-        // are open here, so the pipe would stay open.
+        // The child must be killed. A closed pipe could not tell it to end: the late commands' processes are forked already and have
+        // inherited the pipe, so the pipe would stay open.
         python.kill().unwrap();
         python.wait().unwrap();
         while undead(&command) > 0 {

@@ -42,7 +42,7 @@ pub enum LockError {
     Held {
         /// The lock's file.
         path: PathBuf,
-        /// The holder's process number, or the file's text if it is not a number.
+        /// The holder's process number. The file's text if it is not a number, and `(unknown)` if the file is empty.
         pid: String,
     },
     /// The kernel refuses.
@@ -169,8 +169,8 @@ impl Drop for Lock {
     }
 }
 
-/// The number of the process that holds the lock at `path`, or the file's text if it is not a number. If the file names a dead process or
-/// none, and `until` has not come, waits a moment and returns `None`.
+/// The number of the process that holds the lock at `path`. The file's text if it is not a number, and `(unknown)` if the file is empty. If
+/// the file names a dead process or is empty, and `until` has not come, waits a moment and returns `None`.
 fn living_holder(path: &Path, until: Instant) -> Option<String> {
     let number = std::fs::read_to_string(path).unwrap_or_default();
     let number = number.trim();

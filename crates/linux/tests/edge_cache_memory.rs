@@ -198,7 +198,8 @@ fn held_syns_cost_little_more_than_their_bytes() {
             let cost = cost(policy, &syns);
             let part = |bytes: usize| bytes as f64 / cost.packets as f64;
             println!(
-                "{policy:?}, {name}: {} bytes each; allocated {:.3} of the packets' bytes, at most {:.3}; while they are sent again {:.3}",
+                "{policy:?}, {name}: {} bytes each; allocated: {:.3} times the packets' bytes, at the peak {:.3} times, at the peak while \
+                 they are sent again {:.3} times",
                 syns[0].len(),
                 part(cost.held),
                 part(cost.peak),

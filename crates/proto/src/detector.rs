@@ -1,7 +1,7 @@
 //! Is the peer alive? Heartbeats in a fixed rhythm; silence for several of them declares it dead (CoRAL §3, HALR §3.3).
 //!
-//! A detector that was itself not running (paused, starved) must not blame the peer for its own silence: heartbeats that
-//! were sent meanwhile may still wait in the socket. So silence counts only while the detector is seen to run in time.
+//! A detector that was itself not running (paused, starved) heard nothing in that time. It must not blame the peer for this, because
+//! the peer's heartbeats may still wait in the socket. So silence counts only while the detector is seen to run in time.
 //!
 //! A node is not dead if its packets come through the wire, or its kernel answers a probe, although its heartbeats may be late on a
 //! busy machine. So packets and answers are signs of life too, but only for a while: an agent that stays away is a failure of its own.
@@ -57,8 +57,9 @@ impl Detector {
         }
     }
 
-    /// The detector of a new agent whose predecessor had heard the peer, so a peer that is gone must be declared dead. The peer first gets
-    /// the agent timeout. Until its first heartbeat, its traffic and its kernel's answers are signs of life without a limit.
+    /// The detector of a new agent whose predecessor had heard the peer, so a peer that is gone must be declared dead. Silence counts only
+    /// after the agent timeout has passed. Until the peer's first heartbeat, the peer's traffic and its kernel's answers are signs of life
+    /// without a limit.
     pub fn expecting(config: DetectorConfig, now: Instant) -> Self {
         Self {
             heard: Some(now + config.agent_timeout),
@@ -163,7 +164,7 @@ impl Detector {
     /// When to call [`is_silent`](Self::is_silent) next.
     pub fn poll_timeout(&self) -> Instant {
         let half = self.checked + self.config.interval / 2;
-        // A peer that is known to be silent need not be checked sooner.
+        // If the peer is overdue already, half an interval is soon enough.
         self.overdue_at()
             .filter(|at| *at > self.checked)
             .map_or(half, |at| at.min(half))
@@ -206,7 +207,7 @@ mod tests {
         }
         assert!(
             detector.is_silent(at(584)),
-            "500 + 80 ms after the last heartbeat"
+            "more than 80 ms after the last traffic that counts, at 500 ms"
         );
     }
 

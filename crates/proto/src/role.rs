@@ -14,9 +14,11 @@
 //!              begins
 //! ```
 //!
-//! Only `Primary`, `Claiming`, `TakingOver` and `Sole` have the right to speak for the VIP. In `Primary` and
-//! `Claiming`, all output goes to the peer's wire. Epochs, leases and the arbiter decide which event occurs, and when
-//! ([`crate::standing`]).
+//! The picture shows the usual changes. [`Role::after`] has all of them, also those after a failed step.
+//!
+//! Only `Primary`, `Claiming`, `TakingOver` and `Sole` have the right to speak for the whole service. In `Primary` and
+//! `Claiming`, all output goes to the peer's wire. A `Backup` that has a lease may speak for orphans that it has adopted. Epochs,
+//! leases and the arbiter decide which event occurs, and when ([`crate::standing`]).
 
 mod history;
 
@@ -33,7 +35,7 @@ pub enum Role {
     Joining,
     /// Runs the application behind the peer's wire.
     Primary,
-    /// Runs the application like a primary, but its wire is gone. Waits for the right to speak without a wire.
+    /// Runs the application like a primary, but has no wire. Waits for the right to speak without a wire.
     Claiming,
     /// Prepares to be the wire of a peer that speaks: passes packets on, and waits for the peer's consent.
     Returning,
@@ -43,7 +45,7 @@ pub enum Role {
     TakingOver,
     /// Speaks alone.
     Sole,
-    /// Mute: the peer speaks alone.
+    /// Mute: has no part in the service. Usually the peer speaks alone.
     Standby,
 }
 
@@ -70,8 +72,9 @@ pub enum RoleEvent {
     PeerYields,
     /// The peer is a wire that will be gone soon.
     PeerLeaves,
-    /// A returning node gives up its part. This event also means that a backup takes up its part again, but its log of the peer's
-    /// connections is no longer valid.
+    /// A returning node gives up its part, or a backup can no longer trust its log. A backup distrusts its log if a failed step was made
+    /// good, because packets may have bypassed the log. An unconfirmed backup that is to take over also distrusts its log, because the
+    /// primary may have served alone.
     Withdrawn,
     /// A change of this node's network that the role needs has failed.
     Failed,
@@ -194,7 +197,7 @@ impl Role {
         }
     }
 
-    /// Whether this node may let segments of the VIP out.
+    /// Whether this node may send segments for the whole service. A backup may besides speak for orphans that it has adopted.
     pub fn may_speak(self) -> bool {
         match self {
             Self::Primary | Self::Claiming | Self::TakingOver | Self::Sole => true,
@@ -202,7 +205,7 @@ impl Role {
         }
     }
 
-    /// Whether this node has no part in the service, or only wants one.
+    /// Whether this node has no part in the service, or only wants one. A backup is not mute in this sense: it is the wire.
     pub fn is_mute(self) -> bool {
         matches!(self, Self::Joining | Self::Returning | Self::Standby)
     }

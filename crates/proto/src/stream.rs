@@ -6,8 +6,9 @@
 //!  gone  │ kept, contiguous  │ not seen yet  │ seen, out of order
 //! ```
 //!
-//! Bytes that come in order from a [`Shelf`] stay there until [`StreamLog::keep`]. Most of them are acknowledged by then, and are
-//! never copied. The oldest kept bytes may be moved to a file ([`StreamLog::spill`]).
+//! Bytes that come in order may stay in the caller's memory, the shelf ([`Shelf`]), until [`StreamLog::keep`] copies those that the log
+//! still needs. Most of them are acknowledged by then, and are never copied. The oldest kept bytes may be moved to a file
+//! ([`StreamLog::spill`]).
 
 mod chunks;
 mod shelf;
@@ -32,11 +33,11 @@ const SHELVED_KEPT: usize = 8;
 /// The result of inserting bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inserted {
-    /// All bytes were known already, with the same contents.
+    /// All bytes were known already. The bytes that are still in memory have the same contents; the others were not compared.
     Known,
     /// At least one new byte was stored.
     Stored,
-    /// The bytes differ from bytes that are still kept, or lie beyond the stream's end: a contradiction. Nothing was stored.
+    /// The bytes differ from bytes that are still in memory, or lie beyond the stream's end: a contradiction. Nothing was stored.
     Conflict,
     /// There are too many holes. Nothing was stored.
     TooManyHoles,
@@ -176,10 +177,11 @@ impl StreamLog {
         self.fin = self.fin.filter(|_| self.is_complete());
     }
 
-    /// Stores `bytes`, which stand at `at` in the stream. The bytes may lie on a shelf.
+    /// Stores `bytes`, which stand at `at` in the stream. The bytes may lie on a shelf. If pieces of the log lie on a shelf already, the
+    /// bytes must lie on the same shelf.
     ///
     /// # Panics
-    /// If pieces of the log lie on a shelf, and `bytes` on none.
+    /// If pieces of the log lie on a shelf and `bytes` on none, except for bytes at the frontier: there, the mistake is not noticed.
     pub fn insert(&mut self, at: Offset, bytes: &[u8], source: Option<OnShelf<'_>>) -> Inserted {
         let end = at + bytes.len() as u64;
         if self.fin.is_some_and(|fin| end > fin) {
@@ -200,7 +202,7 @@ impl StreamLog {
             return Inserted::Stored;
         }
         if self.is_shelved() {
-            self.keep(source.expect("one shelf, or none").shelf);
+            self.keep(source.expect("further bytes must lie on the shelf too").shelf);
         }
         self.insert_overlapping(at, bytes)
     }

@@ -7,8 +7,8 @@ use toml::de::{DeTable, DeValue};
 use super::table::{ConfigReader, ConfigTable, integer, narrow, power_of_two, text};
 use super::{AtLimitSetting, LogSettings};
 
-/// Default size of the second ring in MiB. At 1.2 GB/s, 3–8 MB are normally unread, and the first ring (16 MiB) has room for them. The
-/// second ring is a reserve for times when the agent is slow.
+/// Default size of the second ring in MiB. The wire uses the second ring when the first ring (always 16 MiB) is full. At 1.2 GB/s, 3–8 MB
+/// are normally unread, and the first ring has room for them. So the second ring is a reserve for times when the agent is slow.
 const RING_MB: u64 = 64;
 const SYN_RING_KB: u64 = 1024;
 const PER_CONNECTION_MB: u64 = 64;

@@ -238,8 +238,8 @@ pub struct ServiceStatus {
     pub epoch: u64,
     /// Numbers of its connections, by protection.
     pub connections: ConnectionCounts,
-    /// Whether `connections` counts all connections. False on a wire that the primary has not told yet which clients are connected. Then
-    /// some connections may be missing, and the missing ones are not protected.
+    /// Whether `connections` counts all connections. False on a wire until the primary has listed the connected clients. Until then, some
+    /// connections may be missing, and the missing connections are not protected.
     pub connections_complete: bool,
     /// Bytes of its logs in memory.
     pub log_bytes: u64,

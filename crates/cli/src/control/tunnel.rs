@@ -84,7 +84,7 @@ pub struct TunnelPathStatus {
     pub timeouts: u64,
     /// Packets with retransmitted data.
     pub retransmissions: u64,
-    /// Heartbeats that were not answered.
+    /// Heartbeats that were not answered in time, without those of the watch.
     pub lost_heartbeats: u64,
     /// Bytes of SCTP packets that were sent to it.
     pub sent_bytes: u64,

@@ -1,7 +1,7 @@
 //! Messages to and from the peer, over every link.
 //!
-//! Each address of the peer is a link with a socket of its own. The peer's addresses on the services' interfaces are links too, because
-//! only a datagram that arrives by such an interface proves that the service's path works (docs/paths.md). Each datagram goes over all
+//! Each address in `[peer]` is a link with a socket of its own. So is the peer's address on each service's interface, because only a
+//! datagram that arrives by this interface proves that the service's path works (docs/paths.md). Each datagram goes over all
 //! links, except a packet of the channel, which goes over one. The first copy counts, and the others are dropped ([`super::frame`]). So a
 //! failed link does no harm while another link works.
 //!
@@ -386,7 +386,8 @@ impl PeerLinks {
         }
     }
 
-    /// The messages that the channel has received. The channel's last packet came in by `interface`.
+    /// The messages that the channel has received. All of them are attributed to `interface`, by which the peer's last datagram of any kind
+    /// came in.
     fn take_from_channel(&mut self, interface: u32) -> Vec<PeerDatagram> {
         let mut arrivals = Vec::new();
         self.flush_channel(linux::clock::now());
@@ -623,7 +624,7 @@ mod tests {
 
     use super::*;
 
-    /// Every service, every field at its longest, and the maximum number of orphans of one heartbeat.
+    /// Every service with long fields, and the maximum number of orphans of one heartbeat.
     #[test]
     fn the_largest_heartbeat_fits() {
         let longest = SocketAddr::from(([0xffff_u16; 8], u16::MAX));

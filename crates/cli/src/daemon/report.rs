@@ -29,7 +29,7 @@ const REASONS_MAX: usize = 32;
 /// Name of all further reasons together.
 const OTHERS: &str = "other reasons";
 /// The reason shown for an ambiguous connection.
-const AMBIGUOUS: &str = "conflicting copies were seen";
+const AMBIGUOUS: &str = "conflicting copies of the same bytes were seen";
 
 /// The status of the whole node.
 pub fn status(node: &Node, kernel: &LinuxKernel, peer: control::PeerStatus, rings: &Rings) -> NodeStatus {
@@ -296,8 +296,8 @@ pub fn restored(node: &Node, kernel: &LinuxKernel) -> RestoredConnections {
     }
 }
 
-/// All connections that this node knows, in this order: those in its table, older connections (without a log), and relayed connections. If
-/// the node has a backup, relayed connections are left out, because they are on the backup's wire.
+/// All connections that this node knows, service by service. For each service in this order: those in its table, older connections (without
+/// a log), and relayed connections. If the node has a backup, relayed connections are left out, because they are on the backup's wire.
 pub fn connections(node: &Node, kernel: &LinuxKernel) -> Connections {
     let now = linux::clock::now();
     let mut connections = Vec::new();

@@ -119,9 +119,9 @@ fn found_of(config: &Config, wire: &Wire, index: ServiceIndex) -> proto::service
     }
 }
 
-/// Under `fail-stop`, closes the gates of services of which this node is the primary, if this node had no running agent for the agent
-/// timeout or longer: the backup may have gone on alone. The state machine ([`proto::node::Node`]) closes these gates too, but this start
-/// may fail before the state machine runs, and may fail repeatedly.
+/// Applies only under `fail-stop`. If no agent ran on this node for the agent timeout or longer, the backup may have gone on alone. Then
+/// this function closes the gates of the services of which this node is the primary. The state machine ([`proto::node::Node`]) closes these
+/// gates too, but this start may fail before the state machine runs, and may fail repeatedly.
 fn close_doubted(config: &Config, wire: &Wire) {
     let away = linux::clock::now().since(Instant::from_nanos(wire.agent_seen()));
     if config.arbiter != config::ArbiterSettings::FailStop || away < config.node.agent_timeout {

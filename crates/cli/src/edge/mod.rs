@@ -104,7 +104,7 @@ pub fn run(settings: &EdgeSettings, can_succeed: impl Fn() -> Result<(), String>
 pub enum EdgeEnd {
     /// The daemon was told to stop.
     Stopped,
-    /// The program file that is now at this program's path is to take over.
+    /// A successor takes over: the caller executes the program file that is now at this program's path.
     Succeeded,
 }
 

@@ -237,8 +237,8 @@ fn leases(page: &MetricsPage, services: &[ServiceStatus]) {
     );
     page.each(
         "steadfast_may_speak_seconds",
-        "Time for which a wire, or a node that speaks alone, may speak if it hears nothing more; 0 if it has to ask the arbiter \
-         first; absent on other nodes, and if the right to speak has no end.",
+        "Time for which this node may still speak if it hears nothing more; 0 if it must ask the arbiter first. Absent if the \
+         right to speak has no end, and on nodes that are neither the wire nor alone.",
         services,
         |service| service.lease.may_speak_ns.map(seconds),
     );
@@ -276,7 +276,8 @@ fn paths(page: &MetricsPage, services: &[ServiceStatus]) {
     });
     page.gauge(
         "steadfast_service_outside_reached",
-        "1 if outside hosts answer a node through the service's interface, otherwise 0; absent if none has ever answered.",
+        "1 if outside hosts answer a node through the service's interface, or if their answer is only late; 0 if they do not \
+         answer; absent if none has ever answered.",
         &["service", "node"],
         samples.flatten(),
     );
@@ -294,7 +295,8 @@ fn paths(page: &MetricsPage, services: &[ServiceStatus]) {
 fn connections(page: &MetricsPage, services: &[ServiceStatus]) {
     page.gauge(
         "steadfast_connections",
-        "Connections by protection. Protected connections would continue if the primary failed now.",
+        "Connections by protection. Protected connections would continue if the primary failed now; others would be lost. \
+         Ambiguous: conflicting copies of the same bytes were seen.",
         &["service", "protection"],
         services.iter().flat_map(|service| {
             let counts = service.connections;
@@ -308,15 +310,15 @@ fn connections(page: &MetricsPage, services: &[ServiceStatus]) {
     );
     page.each(
         "steadfast_connections_complete",
-        "0 on a wire that the primary has not told yet which clients are connected, otherwise 1. While it is 0, connections may be \
-         missing, and the missing ones are not protected.",
+        "0 on a wire until the primary has listed the connected clients, otherwise 1. While it is 0, connections may be missing \
+         from the counts, and the missing connections are not protected.",
         services,
         |service| Some(yes(service.connections_complete)),
     );
     let reasons: Vec<_> = services.iter().map(|service| by_kind(&service.reasons)).collect();
     page.gauge(
         "steadfast_connections_not_protected",
-        "Connections that are ambiguous or unprotected, by reason; N in a reason stands for a number.",
+        "Connections that would be lost if the primary failed now, by reason; N in a reason stands for a number.",
         &["service", "reason"],
         services.iter().zip(&reasons).flat_map(|(service, reasons)| {
             reasons
@@ -338,7 +340,7 @@ fn connections(page: &MetricsPage, services: &[ServiceStatus]) {
     );
     page.counter(
         "steadfast_events_total",
-        "Packets and relayed connections by outcome.",
+        "Packets, relayed connections and their requests, by outcome.",
         &["service", "event"],
         services.iter().flat_map(|service| {
             let counters = service.counters.iter();

@@ -201,7 +201,7 @@ fn counts(page: &MetricsPage, paths: &[LabelledPath<'_>]) {
     );
     page.count_each_path(
         "steadfast_tunnel_path_lost_heartbeats_total",
-        "Heartbeats that were not answered.",
+        "Heartbeats that were not answered in time, without those of the watch.",
         paths,
         |path| path.lost_heartbeats,
     );

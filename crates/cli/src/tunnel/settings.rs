@@ -48,7 +48,7 @@ pub struct TunnelFile {
     pub path_max_retrans: Option<u32>,
     /// The policy by which data moves to another path, and back.
     pub failover: Option<TunnelFailover>,
-    /// Number of timeouts in a row after which data leaves the primary path for good (CPT). Only the dormant policies have it.
+    /// Number of timeouts in a row after which data leaves the primary path for good (CPT). Only the policies `dormant-…` have it.
     pub change_over: Option<u32>,
     /// Metrics for Prometheus.
     pub metrics: Option<TunnelMetrics>,
@@ -74,7 +74,7 @@ pub enum TunnelFailover {
 }
 
 impl TunnelFailover {
-    /// The policy for `proto::sctp`. Only the dormant policies use `change_over`.
+    /// The policy for `proto::sctp`. Only the policies `Dormant…` use `change_over`.
     const fn policy(self, change_over: Option<u32>) -> FailoverPolicy {
         let dormant = match self {
             Self::DormantHop => DormantAction::Hop,

@@ -14,7 +14,7 @@ pub enum Head {
     /// Exactly these bytes.
     Exactly(Vec<u8>),
     /// An HTTP/1.1 head of status 201 or 204 that keeps the connection open. An interim head (100) may precede it. If the request may
-    /// be refused, a head of status 503 that ends the connection is correct too.
+    /// be refused, a head of status 503 without content that ends the connection and says `Retry-After: 1` is correct too.
     Stored {
         /// Whether the request may be refused, because a survivor must not or cannot execute it again.
         may_be_refused: bool,
@@ -331,7 +331,7 @@ fn check_stored(reply: &[u8], may_be_refused: bool) -> Result<Option<(usize, boo
             Ok(Some((interim + len, true)))
         }
         _ => Err(format!(
-            "neither stored nor refused in order: {:?}",
+            "neither a correct 201 or 204 nor a correct 503: {:?}",
             excerpt(head)
         )),
     }

@@ -134,7 +134,7 @@ impl Emulator {
             let socket = namespace.run(|| PacketSocket::open(interface))??;
             socket
                 .note_arrivals()
-                .context("have the kernel note when frames come")?;
+                .context("cannot make the kernel record the arrival times of frames")?;
             Ok(Arc::new(socket))
         };
         let [left, right] = [open(interfaces[0])?, open(interfaces[1])?];

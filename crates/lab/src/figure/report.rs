@@ -48,10 +48,13 @@ pub fn print(judged: &[Judged]) {
 }
 
 /// Lines with the number of claims per verdict. There is one line for each pair of origin (the thesis and the paper, or ourselves) and kind
-/// of evidence.
+/// of evidence, if the pair has claims.
 fn counts(judged: &[Judged]) -> Vec<String> {
     let mut lines = Vec::new();
-    for (is_of_thesis, whose) in [(true, "claims of the thesis"), (false, "claims of ours")] {
+    for (is_of_thesis, whose) in [
+        (true, "claims of the thesis and the paper"),
+        (false, "claims of ours"),
+    ] {
         for evidence in ClaimEvidence::ALL {
             let claims = judged.iter().filter(|judged| {
                 judged.claim.is_of_thesis() == is_of_thesis && judged.claim.evidence == evidence
@@ -100,22 +103,23 @@ th,td{text-align:left;vertical-align:top;padding:.35rem .6rem;border-bottom:1px 
 .holds{color:#3fb950}.differs{color:#d29922}.surprising{color:#ff7b72}.not-run{color:#9198a1}a{color:#58a6ff}}";
 
 const OF_THESIS: &str = "<p>Figures of the thesis on <em>High Availability cluster with Local Recovery</em>, drawn from \
-our simulator and our reading of its models. Dashed marks are values that the thesis states, and grey bands are failovers. Rings \
-and grey lines are results of ns-2.35 for plain TCP. A verdict says whether a sentence of the thesis \
+our simulator, and from the thesis' models as we read them. Dashed marks are values that the thesis states, and grey bands are \
+failovers. Rings and grey lines are results of ns-2.35 for plain TCP. A verdict says whether a sentence of the thesis \
 holds here, and if not, why.</p>\n";
 
 const OF_OURS: &str = "<p>Figures whose names begin with <em>today</em> and <em>unequal</em> are ours: the thesis' networks, but with hosts \
 of today (CUBIC, RACK, tail loss probes, Linux's constants), or with unequal strings, of which the faster one fails. The \
-thesis does not cover these cases, and neither ns-2 nor the models have such hosts. We wrote their claims after these runs, \
-so a verdict says only whether a new run confirms them.</p>\n";
+thesis does not cover these cases, and neither ns-2 nor the models have such hosts. We wrote the claims about these figures \
+after we had seen the runs, so a verdict says only whether a new run confirms a claim.</p>\n";
 
-const OF_KERNEL: &str = "<p>Figures whose names begin with <em>kernel</em> were played on a Linux kernel: hosts, nodes and the two edges in \
-network namespaces, with <em>steadfast edge</em>, delay and rate by the lab's link program, and all numbers from captures. Beside each are \
-the thesis' figure from our simulator, and the simulator's figure for today's hosts, if there is one.</p>\n";
+const OF_KERNEL: &str = "<p>Figures whose names begin with <em>kernel</em> come from runs on a Linux kernel. Hosts, nodes and the two \
+edges were network namespaces. The edges ran <em>steadfast edge</em>, and the lab's link program made delay and rate. All numbers come \
+from captures. Beside each figure are the thesis' figure from our simulator, and the simulator's figure for today's hosts, if there is \
+one.</p>\n";
 
 const OF_CARO: &str = "<p>Figures whose names begin with <em>caro</em> are those of Caro, Amer and Stewart, <em>Rethinking End-to-End \
-Failover with Transport Layer Multihoming</em>: transfers of 80 MiB between two hosts with two paths, by the state machines of \
-docs/sctp.md.</p>\n";
+Failover with Transport Layer Multihoming</em>: transfers of 80 MiB between two hosts with two paths, simulated with our SCTP \
+state machines (docs/sctp.md).</p>\n";
 
 /// One HTML page without external resources.
 pub fn html(figures: &[Figure], svgs: &[String], judged: &[Judged], seeds: u64) -> String {

@@ -77,8 +77,8 @@ pub struct StringsSummary {
     pub longest_late_s: f64,
     /// Mean completion time of all flows, in seconds. Infinite if one of them did not complete.
     pub mean_completion_s: f64,
-    /// Fraction of the half seconds of active flows in which a flow got less than half of an equal share. The first value is for flows that
-    /// began before the failover ended, the second value for later flows. Only half seconds after the failover count.
+    /// How often flows got less than half of an equal share. Each active flow is looked at in each half second after the failover; this is
+    /// the fraction of these cases. The first value is for flows that began before the failover ended, the second value for later flows.
     pub starved: [f64; 2],
     /// Number of segments that flows retransmitted without need. Counts only flows that were not on the failed string, and that completed
     /// between the failover's end and R1's first drop in the evaluated time.

@@ -30,7 +30,8 @@ pub enum FigureScenario {
     Paths(Box<PathSweep>),
     /// Many associations over the same paths (SCTP failover paper, section V).
     SharedPaths(Box<SharedPathSweep>),
-    /// The unused flow time as a function of the down time, from the formula alone, without a network (§5.1).
+    /// The unused flow time as a function of the down time, from the formula alone, without a network (§5.1). In the unused flow time, the
+    /// network works again, but the flow still waits for its timer.
     UnusedFlowTime(Sawtooth),
 }
 
@@ -55,8 +56,8 @@ pub struct FlowSweep {
 }
 
 impl FlowSweep {
-    /// Whether a flow that arrives at `arrival_s` completes its handshake before the failover. Then the failover hits the flow's data, if
-    /// the flow is long enough: the thesis' Case 2.
+    /// Whether the SYN and the SYN-ACK of a flow that arrives at `arrival_s` pass the cluster before the failover. Then the failover hits
+    /// the flow's data, if the flow is long enough: the thesis' Case 2.
     pub fn is_case_2(&self, arrival_s: f64) -> bool {
         let cluster = &self.cluster;
         let to_r2 = cluster.source_delay + cluster.cluster_delay * 2;
@@ -112,7 +113,8 @@ pub struct PathSweep {
     /// Whether there are also runs without a change-over threshold.
     #[serde(default)]
     pub without_change_over: bool,
-    /// Failover policies. If the list is empty, the policy of `transfer` is used. Only the dormant policies have a CPT.
+    /// Failover policies. If the list is empty, the policy of `transfer` is used. Only the policies named `dormant-…` have
+    /// a CPT.
     #[serde(default)]
     pub policies: Vec<MultipathPolicy>,
     /// Number of transfers per combination and seed.
@@ -243,8 +245,8 @@ fn misplaced(tables: &[&str]) -> Option<Impossible> {
     Some(impossible(
         wrong,
         format!(
-            "a scenario is one table that holds all fields: {}",
-            KINDS.join(" or ")
+            "a scenario is one table, which holds all fields and has one of these names: {}",
+            KINDS.join(", ")
         ),
     ))
 }

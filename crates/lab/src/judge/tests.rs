@@ -1,4 +1,5 @@
-//! Tests that each rule notices a breach. A test builds the captures of one conversation packet by packet, with one fault in them.
+//! Tests that each rule notices a breach. A test builds the captures of one conversation packet by packet, with one
+//! fault in them, or none.
 
 use std::fs::File;
 use std::io::Write;
@@ -408,7 +409,7 @@ fn a_clean_takeover_holds() {
         assert_eq!(verdict.began_ns, START_NS);
         let nodes: Vec<_> = verdict.reigns.iter().map(|reign| reign.node).collect();
         assert_eq!(nodes, [0, 1]);
-        // The router and the client both see the 3 + 6 bytes of the reply, so each byte is compared once.
+        // Each of the 3 + 6 bytes of the reply is seen twice, at the router and at the client. The second copy is compared with the first.
         assert_eq!(verdict.contents.compared, 9);
         assert_eq!(verdict.contents.not_captured, 0);
         assert!(

@@ -66,7 +66,8 @@ pub trait Lab {
 /// Plays all runs of `lab` and prints what they found.
 ///
 /// # Errors
-/// If a run is not possible, or could not be played to its end.
+/// If the options do not fit together, if the machine lacks something, if a part could not be played to its end, or if a file could not be
+/// written. An exception ([`Lab::exception`]) is not an error: the report names it.
 pub fn run(lab: &impl Lab) -> Result<LabOutcome> {
     lab.check()?;
     let options = lab.options();

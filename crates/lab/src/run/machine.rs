@@ -35,7 +35,7 @@ pub fn check(
     connections: u32,
 ) -> Result<()> {
     let mut missing = missing_programs(needed);
-    missing.dedup(); // A server and its client may need the same package.
+    missing.dedup(); // A server and its client may need the same program.
     if let Some(daemon) = daemon {
         if !Path::new("/sys/fs/bpf").is_dir() {
             missing.push("/sys/fs/bpf: the kernel has no eBPF file system".to_owned());

@@ -143,7 +143,7 @@ impl LabFindings for SplitFindings {
             [cell] => cell.line(),
             cells => {
                 let held = cells.iter().filter(|cell| cell.ok).count();
-                format!("{held} of {} cells held", cells.len())
+                format!("requirements met in {held} of {} cells", cells.len())
             }
         }
     }

@@ -1,5 +1,5 @@
-//! A page that shows which node spoke when: a row for each cell, a lane for each node, and the time of the fault. The page needs
-//! no other file.
+//! A page that shows which node spoke when. It has a row for each cell (one fault with one arbiter). A row has a bar for each time in which
+//! a node spoke, and a grey bar for the fault. The page needs no other file.
 
 use std::fmt::Write as _;
 
@@ -50,7 +50,9 @@ pub fn render(cells: &[Cell]) -> String {
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>Times at which each node spoke</title>\n\
          <h1>Times at which each node spoke</h1>\n\
          <p>Grey: the fault. <span style=\"color:{}\">Node {a}</span>, which was the primary, and <span style=\"color:{}\">node {b}\
-         </span>, as the router heard them.</p>\n{svg}</html>\n",
+         </span>, as the router heard them. \
+         Small print: the time in which both nodes spoke (bold name: longer than 0), the connections that survived, and whether the \
+         requirements were met.</p>\n{svg}</html>\n",
         COLOURS[0], COLOURS[1],
     )
 }
@@ -64,14 +66,14 @@ fn draw(svg: &mut String, cell: &Cell, top: f64, x: impl Fn(f64) -> f64) {
     let middle = top + LANE;
     let _ = writeln!(
         svg,
-        "<text x=\"4\" y=\"{}\" font-weight=\"{weight}\">{}</text><text x=\"4\" y=\"{}\" fill=\"#555\" font-size=\"10\">both {:.0} ms, \
-         {} survived, {}</text>",
+        "<text x=\"4\" y=\"{}\" font-weight=\"{weight}\">{}</text><text x=\"4\" y=\"{}\" fill=\"#555\" font-size=\"10\">\
+         both spoke {:.0} ms, {} survived, {}</text>",
         middle,
         cell.key(),
         middle + LANE,
         cell.two_speakers_ms,
         cell.outcome(),
-        if cell.ok { "held" } else { "broken" },
+        if cell.ok { "requirements met" } else { "NOT met" },
     );
     let mut bar = |from: f64, until: f64, y: f64, height: f64, colour: &str| {
         let width = (x(until) - x(from)).max(1.0);

@@ -6,14 +6,14 @@
 //!
 //! | for | what | why |
 //! |---|---|---|
-//! | every node | nftables table `inet steadfast_<node>` | nothing leaves from a service's address without the right to speak, no packet reaches the address without passing the wire; Multipath TCP is refused |
+//! | every node | nftables table `inet steadfast_<node>` | this node's own segments leave from a service's address only with the right to speak, or with `MARK_SPEAK` or `MARK_END`; a packet to the address that came by another interface than the service's is refused, because it did not pass the wire; Multipath TCP is refused |
 //! | every node | `accept_local`, `rp_filter` of `lo` | segments from the wire to this node's own clients of a service come in by `lo` |
 //! | every node | `arp_ignore`, `arp_announce` | sockets can use an address on `lo`, but ARP neither answers for it nor announces it |
 //! | every node | rule for the application's replies, local route | the relay connects to the application from the clients' addresses, and the replies must stay on this node |
 //! | every node | `tcp_fwmark_accept` | an accepted socket and its SYN-ACK take the mark of the SYN, which marks a relayed connection or a new connection during a takeover |
 //! | [`NetworkPart::Wire`] | VIP on the service interface | the node answers ARP and ND for it, so clients' packets come here |
 //! | [`NetworkPart::Behind`] | VIP on `lo` | sockets can use the VIP, but the node answers no ARP for it |
-//! | [`NetworkPart::Behind`] | rule `from VIP`, route via the peer | every packet of the VIP leaves through the wire |
+//! | [`NetworkPart::Behind`] | rule `from VIP`, route via the peer | every packet from the VIP, except ICMP, leaves through the wire |
 //! | [`NetworkPart::Alone`] | VIP on the service interface and on `lo` | clients' packets come here, replies go straight to the clients |
 //!
 //! Everything works on the network namespace of the calling thread.
@@ -77,7 +77,7 @@ impl Network {
     /// the steps of that daemon.
     ///
     /// # Errors
-    /// The step that failed. The steps before it have been undone.
+    /// The step that failed. The steps before it have been undone. A step that could not be undone is logged, and stays in the journal.
     pub fn prepare(plan: &NetworkPlan, journal: &Path) -> Result<Self, NetworkError> {
         let (netlink, voice) = (Netlink::open()?, SpeakerSets::open()?);
         let journal = match Journal::load(journal)? {
@@ -234,8 +234,9 @@ impl Network {
         outcome
     }
 
-    /// Makes the kernel ask for the neighbour `address` again at the next packet to it, if the neighbour has not answered. Otherwise the
-    /// kernel asks only once a second. After a cable was plugged in again, that may be a second late.
+    /// Makes the kernel ask for the neighbour `address` again at the next packet to it, if the neighbour has not answered. Without this
+    /// call, the kernel asks for such a neighbour only once a second. So after a cable was plugged in again, the neighbour may be found up
+    /// to a second late.
     ///
     /// # Errors
     /// If the kernel refuses.

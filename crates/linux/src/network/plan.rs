@@ -73,10 +73,11 @@ fn guarded(service: &NetworkService) -> Guarded {
     }
 }
 
-/// Makes `lo` accept segments that have passed the wire and come back through `lo`. Both the source and the destination of such a segment
-/// are addresses of this node. `accept_local` allows such source addresses. `rp_filter` must not be 1, because then the kernel requires
-/// that the route to the source goes through `lo`. With 2, the kernel requires only that some route to the source exists. For both settings
-/// the kernel uses the larger one of the interface's value and the value of `all`. IPv6 needs no such step.
+/// Programs on this node may be clients of a service. Segments to them come from the wire and enter this node by `lo`: makes `lo` accept
+/// them. Both the source and the destination of such a segment are addresses of this node. `accept_local` allows such source addresses.
+/// `rp_filter` must not be 1, because then the kernel requires that the route to the source goes through `lo`. With 2, the kernel requires
+/// only that some route to the source exists. For both settings the kernel uses the larger one of the interface's value and the value of
+/// `all`. IPv6 needs no such step.
 fn own_clients() -> Result<Vec<NetworkStep>, NetworkError> {
     let mut steps = Vec::new();
     for (name, wanted, enough) in [("accept_local", 1, [1, 1]), ("rp_filter", 2, [0, 2])] {
@@ -112,8 +113,8 @@ fn queues_outlive_their_listener() -> Result<Option<NetworkStep>, NetworkError> 
     }))
 }
 
-/// Makes this node not answer ARP for a VIP on `lo`, and sends all packets from the VIP through the peer. Packets to neighbours go through
-/// the peer too: a packet sent directly would not be in the log.
+/// Makes this node not answer ARP for a VIP on `lo`, and sends all packets from the VIP, except ICMP, through the peer. Packets to
+/// neighbours go through the peer too: a packet sent directly would not be in the log.
 fn behind(tables: &mut Tables<'_>, service: &NetworkService) -> Result<Vec<NetworkStep>, NetworkError> {
     let mut steps = Vec::new();
     let interface = Interface::find(&service.interface)?;
@@ -137,8 +138,8 @@ fn behind(tables: &mut Tables<'_>, service: &NetworkService) -> Result<Vec<Netwo
     };
     let table = tables.take(&way)?;
     steps.push(NetworkStep::Route { table, way });
-    // The guard refuses packets that did not pass the wire, by ICMP. The ICMP packet must not go through the peer, but back the way the
-    // refused packet came.
+    // The guard answers a packet that did not pass the wire with an ICMP error. The error must not go through the peer, but back the way
+    // the refused packet came.
     steps.push(NetworkStep::Rule(RoutingRule {
         priority: PRIORITY_REFUSAL,
         from: service.address.ip(),

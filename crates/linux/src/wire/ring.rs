@@ -23,8 +23,8 @@ pub struct RingLog {
 
 impl RingLog {
     /// For each ring, the position up to which records are reserved now. If the agent closed a gate before this call, every record of a
-    /// packet that passed the gate is before these positions. The fence is the counterpart of `publish_before_looking` in `bpf/log.h`
-    /// (docs/wire.md, The gate and the ring's end).
+    /// packet that passed the gate is before these positions. The memory barrier is the counterpart of `publish_before_looking` in
+    /// `bpf/log.h` (docs/wire.md, The gate and the ring's end).
     pub fn ends(&self) -> Vec<u64> {
         fence(Ordering::SeqCst);
         self.rings.iter().map(Ring::end).collect()

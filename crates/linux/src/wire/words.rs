@@ -187,8 +187,8 @@ impl Wire {
     }
 
     /// Number of packets that have passed unlogged since the last call. After the agent has closed a gate, this includes every packet that
-    /// passed the gate unlogged. The fence is the counterpart of `count_before_looking` in `bpf/log.h` (docs/wire.md, The gate and the
-    /// ring's end).
+    /// passed the gate unlogged. The memory barrier in this function is the counterpart of `count_before_looking` in `bpf/log.h`
+    /// (docs/wire.md, The gate and the ring's end).
     pub fn take_unlogged(&self, index: u16) -> u64 {
         // SAFETY: within the mapping, aligned.
         let word = unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).unlogged) };
@@ -207,7 +207,7 @@ impl Wire {
     }
 
     /// Notes that the agent runs at `now_ns` and has dealt with all its earlier absences, so a successor need not deal with them. If the
-    /// agent is then away for longer than its timeout, packets pass although the log is full.
+    /// agent is then away for longer than its timeout, packets pass even if the log is full.
     pub fn set_agent_seen(&self, now_ns: u64) {
         // SAFETY: within the mapping, aligned.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_seen_ns) }

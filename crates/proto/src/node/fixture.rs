@@ -22,8 +22,8 @@ pub(crate) fn at(millis: u64) -> Instant {
 }
 
 impl InheritedService {
-    /// The state of a service that an earlier agent has left. The service's gate is `gate`, its epoch is `epoch`, and its right to speak
-    /// has no end.
+    /// The state in which an earlier agent left a service behind. The service's gate is `gate`, its epoch is `epoch`, and its right to
+    /// speak has no end.
     pub(crate) fn sample(gate: Gate, epoch: u64) -> Self {
         Self {
             gate,

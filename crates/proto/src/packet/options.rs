@@ -47,7 +47,7 @@ pub struct TcpOptions {
 impl TcpOptions {
     /// Reads the options of a header as Linux does (`tcp_parse_options`). An unknown option, or an option with the wrong length for its
     /// kind, is skipped by its length (RFC 9293 MUST-6). An impossible length ends the list; the options before it count. If a kind occurs
-    /// several times, the last one counts.
+    /// several times, the last one counts. An MSS of 0 is ignored. An option of Multipath TCP and a signature count with any length.
     pub(super) fn parse(mut list: &[u8]) -> Self {
         let mut options = Self::default();
         loop {

@@ -59,7 +59,7 @@ pub struct DestinationCounts {
     pub timeouts: u64,
     /// Heartbeats.
     pub heartbeats: u64,
-    /// Heartbeats that were not answered.
+    /// Heartbeats that were not answered in time, without those of the watch ([`HeartbeatWatch`](super::HeartbeatWatch)).
     pub lost_heartbeats: u64,
     /// Times that it failed.
     pub failures: u64,
@@ -147,7 +147,8 @@ impl Destination {
         self.address
     }
 
-    /// Whether data may be sent to the destination: it is known to belong to the peer (RFC 9260 §5.4), and it has not failed.
+    /// Whether the destination is known to belong to the peer (RFC 9260 §5.4), and has not failed, not even potentially. Other destinations
+    /// get new data only if none is usable.
     pub const fn is_usable(&self) -> bool {
         self.is_confirmed && matches!(self.reach, Reach::Active)
     }
@@ -230,7 +231,7 @@ impl Destination {
         PathTimeout::Same
     }
 
-    /// Marks the destination as failed, whatever its number of errors.
+    /// Marks the destination as failed, whatever its number of errors. Call this only while the destination is usable.
     pub(super) fn fail(&mut self) -> PathTimeout {
         self.rto.on_timeout();
         self.errors = self.errors.max(self.path_max_retrans.saturating_add(1));
@@ -299,8 +300,8 @@ impl Destination {
         self.used_at = now;
     }
 
-    /// The next heartbeat is due after the interval and an RTO, jittered by up to half of the RTO (RFC 9260 §8.3). `jitter` is a random
-    /// number from the whole range of `u32`.
+    /// Schedules the next heartbeat: after `interval` and an RTO, plus or minus up to half of the RTO (RFC 9260 §8.3). With `None`, no
+    /// heartbeat is due. `jitter` is a random number from the whole range of `u32`.
     pub(super) fn schedule_probe(&mut self, now: Instant, interval: Option<Duration>, jitter: u32) {
         let rto = self.rto.get();
         let jittered = rto / 2 + rto.mul_f64(f64::from(jitter) / f64::from(u32::MAX));

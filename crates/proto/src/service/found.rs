@@ -8,7 +8,7 @@ use crate::action::Gate;
 use crate::role::Role;
 use crate::standing::InheritedStanding as Left;
 
-/// The state of a service that an earlier agent left.
+/// The state in which an earlier agent left a service behind.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct InheritedService {
     /// Its gate.

@@ -28,8 +28,8 @@ impl Service {
         }
     }
 
-    /// The backup reports `adopted` orphans of this agent as adopted. The caller has checked that the backup's heartbeat names this agent.
-    /// An earlier agent's orphans had other numbers.
+    /// The backup has adopted this agent's orphans with numbers below `adopted`. The caller has checked that the backup's heartbeat names
+    /// this agent, because an earlier agent gave the same numbers to other orphans.
     pub(super) fn hear_of_adopted(&mut self, now: Instant, adopted: u64) {
         let (adopted, has_more) = self.orphans.on_adopted(adopted);
         let goes_on = !adopted.is_empty() && has_more;

@@ -12,8 +12,8 @@ use crate::table::{ConnectionId, Direction, TableChange};
 use crate::takeover::{self, HandedOver};
 
 impl Service {
-    /// If a client speaks on a connection that waits to be taken over, that connection comes next. A segment that the connection does not
-    /// take has no effect, because anybody can send such a segment.
+    /// If a client speaks on a connection that waits to be taken over, that connection comes next. A segment that the connection would not
+    /// accept, for example because of its sequence number, has no effect: anybody can send such a segment.
     fn hurry_speaker(&mut self, direction: Direction, segment: &Segment<'_>) {
         let (Direction::In, Some(takeover)) = (direction, &mut self.takeover) else {
             return;
@@ -70,7 +70,7 @@ impl Service {
                 self.actions.extend(answer.map(ServiceAction::Transmit));
             }
             TableChange::Handshake if direction == Direction::In => {
-                self.orphans.forget_taken(&segment.source); // its next connection is the primary's
+                self.orphans.forget_taken(&segment.source); // only the client's old connection was adopted; the primary has the new one
             }
             TableChange::Ended(connection) => self.decide(now, connection),
             TableChange::Connection(connection) if direction == Direction::Out => {
@@ -84,7 +84,7 @@ impl Service {
         self.tell_wire();
     }
 
-    /// The shelf that packets came from will be cleared. Copies what is still needed from it.
+    /// Copies the bytes that the logs still need from `shelf`. The caller may then clear the shelf.
     pub(crate) fn keep(&mut self, shelf: &dyn Shelf) {
         self.table.keep(shelf);
     }
@@ -108,9 +108,9 @@ impl Service {
         self.conclude(now);
     }
 
-    /// Takes a live connection out of the table, with its logs, for the relay. Its socket was made from `endpoint`. `None` if the
-    /// connection ended meanwhile, or if the application cannot go on with that socket. The service then refuses the connection, and the
-    /// caller must close the socket.
+    /// Takes a live connection out of the table, with its logs, for the relay. Its socket was made from `endpoint`. Returns `None` if
+    /// the connection ended meanwhile, or if the application cannot go on with that socket. In the second case, the service refuses the
+    /// connection, unless it is half-open: its client repeats its SYN. In both cases, the caller must close the socket.
     pub(crate) fn hand_over(
         &mut self,
         now: Instant,

@@ -32,7 +32,7 @@ impl Service {
         }
         self.hear_of_orphans(now, &beat);
         let is_bereft = !self.may_speak_beside() && !beat.orphans.clients.is_empty();
-        // Yielding helps only if the application on this node is better.
+        // A peer whose application is in a worse state than this node's counts as one that yields.
         let is_worse =
             (is_bereft || beat.server != ApplicationState::Alive) && self.server == ApplicationState::Alive;
         let mut word = StandingBeat {
@@ -88,7 +88,7 @@ impl Service {
         !self.standing.config().lease.is_zero()
     }
 
-    /// An outside host answered what [`ServiceAction::Announce`] asked.
+    /// An outside host answered what [`ServiceAction::Announce`] asked, or the wire has given the VIP up and no answer is needed any more.
     pub(super) fn on_reached(&mut self, peer: &Detector, now: Instant) {
         let patience = match self.standing.config().arbiter {
             Arbiter::FailStop => peer.config().patience(),
@@ -105,8 +105,8 @@ impl Service {
         }
     }
 
-    /// The peer is heard, and it is mute. If an outside host has answered, clients' packets bypass the peer's log, so the peer cannot go on
-    /// as the wire.
+    /// The peer is heard as a backup or as a returning node. If an outside host has answered this node's claim, clients' packets bypass the
+    /// peer's log, so the peer cannot go on as the wire: completes the claim.
     fn claim_beside_mute(&mut self, now: Instant) {
         if self.claim.as_ref().is_some_and(Claim::is_answered) {
             let change = self.standing.on_reached(now);
@@ -146,9 +146,9 @@ impl Service {
         self.tell_part(now);
     }
 
-    /// The clock stood still until `now`, so leases may have ended. They count again once the peer has echoed a heartbeat sent from now on.
-    /// Until then this node asks the arbiter before it speaks. If this node has granted the peer a lease, this node now
-    /// expects the end of that lease later than the peer itself does. That is safe.
+    /// The clock stood still until `now`, so this node's lease may have ended unnoticed. This node has a lease again when the peer has
+    /// echoed a heartbeat that was sent after `now`. Until then, this node asks the arbiter before it speaks. If this node has granted the
+    /// peer a lease, this node now expects the end of that lease later than the peer itself does. That is safe.
     pub(crate) fn on_pause(&mut self, now: Instant) {
         self.standing.on_pause(now);
         let until = self.standing.until();
@@ -259,7 +259,8 @@ impl Service {
             Role::TakingOver => {
                 self.orphans.forget_all_taken(); // from now on this node answers for all connections
                 self.set_gate(Gate::Takeover);
-                self.confirm(now); // ask now: if this node dies before the arbiter answers, no other node knows what this node said
+                // Ask now: until the arbiter has recorded the epoch, no other node can know that this node has spoken in it.
+                self.confirm(now);
                 let adoption = self.takeover.take();
                 self.takeover = Some(Takeover::begin(now, adoption));
             }
@@ -315,8 +316,8 @@ impl Service {
     }
 
     /// Becomes a wire that the peer does not use yet. The log begins anew, with what the peer says from now on. Records from before may
-    /// be unread: this agent may have been stopped after it last read the log. So it reads them first, and forgets them
-    /// ([`begin_log`](Self::begin_log)).
+    /// be unread, because this agent may have been paused after it last read the log. So this node asks for them
+    /// ([`ServiceAction::Drain`]), and [`on_drained`](Self::on_drained) forgets them when they have been read.
     fn offer(&mut self) {
         self.begin_log();
         self.actions.push_back(ServiceAction::Drain);
@@ -330,8 +331,8 @@ impl Service {
         self.unfollowed = Unfollowed::default();
     }
 
-    /// Begins a claim, because there is no wire. If the wire only fell silent, the claim may have to wait: that wire may still have a
-    /// lease, and may be deciding connections at this moment.
+    /// Begins a claim, because no wire is heard, or the wire gives up its part. A wire that only fell silent may still have a lease, and
+    /// may be deciding connections at this moment. So the claim may have to wait.
     fn claim(&mut self, now: Instant, change: RoleChange) {
         let peer = self.path.peer();
         let claim = match change.event {

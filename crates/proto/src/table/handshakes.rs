@@ -77,8 +77,8 @@ impl Handshakes {
 
     /// The server sends something other than a SYN-ACK to a client that has not answered a SYN-ACK. The segment may show that the
     /// connection was established before the logged SYN came. Then that SYN was a late copy, and the connection is older than the
-    /// log. A logged SYN-ACK does not prove that the connection is new. A node that took the connection over may repeat
-    /// the SYN-ACK, and the data sent since the handshake is not in this node's log.
+    /// log. A logged SYN-ACK does not prove that the connection is new, because a node that took the connection over may
+    /// repeat the SYN-ACK. Then data was sent before this node's log began.
     pub(super) fn on_established(&mut self, client: SocketAddr, segment: &Segment<'_>) {
         let Some(known) = self.by_client.get(&client) else {
             return;

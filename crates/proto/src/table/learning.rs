@@ -47,7 +47,8 @@ impl Table {
         self.older.forget_said();
     }
 
-    /// Ends the probation of each connection that a further request, or silence, has proved to be learnt correctly.
+    /// A learnt connection is on probation until a further request, or silence, proves that it was learnt correctly. Ends the probation of
+    /// each connection that has this proof.
     pub fn prove(&mut self, now: Instant) {
         let slots = &mut self.slots;
         self.on_probation.retain(|&id| {

@@ -420,7 +420,8 @@ fn a_client_whose_window_was_closed_is_asked() {
     }
 }
 
-/// Other connections wait for a moment, because the answers to waiting clients need the CPUs.
+/// Connections whose clients wait for an answer are restored first. All other connections are restored a moment later, because these
+/// answers need the CPUs.
 #[test]
 fn who_waits_has_a_head_start() {
     let mut table = table();
@@ -563,7 +564,8 @@ fn a_connection_goes_on_though_its_end_is_behind_a_hole() {
     for (head, left, is_the_end) in [
         ("Content-Length: 200\r\nConnection: close\r\n", 200, true),
         ("Connection: close\r\n", 200, true),
-        // These heads tell the client that the connection stays open, or that more bytes follow. The FIN contradicts that.
+        // The first of these heads tells the client that the connection stays open, unless the request asked for the end. The second head
+        // tells the client that more bytes follow. The FIN contradicts both.
         ("Content-Length: 200\r\n", 200, false),
         ("Content-Length: 300\r\nConnection: close\r\n", 200, false),
     ] {

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use thiserror::Error;
 
-/// Maximum number of data bytes in one message. With its kind byte and its authentication tag (the seal), the message fits SCTP's smallest
-/// buffer.
+/// Maximum number of data bytes in one message. With its kind byte and its authentication tag (the seal), the message is smaller than
+/// 16 KiB. So an association can carry it if both ends' buffers have at least 32 KiB: a message may have half of the smaller buffer.
 pub const DATA_MAX: usize = 16_000;
 /// Maximum length of a service's name, in bytes.
 pub const SERVICE_MAX: usize = 255;

@@ -17,7 +17,7 @@ pub struct SpeakingBounds {
     pub orders: u8,
     /// Changes of paths.
     pub paths: u8,
-    /// How often a step that a role needs may fail, or succeed after all (`Standing::set_failed`).
+    /// Maximum number of these changes in all: a step that a role needs fails, or is made good (`Standing::set_failed`).
     pub failures: u8,
     pub epochs: u64,
 }

@@ -155,8 +155,9 @@ pub struct SharedNetwork {
 const PAIRS_MAX: usize = 1000;
 
 impl SharedNetwork {
-    /// A network of `pairs` pairs. Each pair draws its edge delay between once and twice the configured delay, and begins its association
-    /// within the first second. So equal round trips do not synchronize the pairs.
+    /// A network of `pairs` pairs. Each pair draws one edge delay for all its paths, between once and twice the first path's configured
+    /// delay. The edge delays of the other paths in `paths` have no effect. Each pair begins its association within the first second. So
+    /// equal round trips do not synchronize the pairs.
     ///
     /// # Errors
     /// Names the invalid field.
@@ -220,9 +221,9 @@ impl SharedNetwork {
         host.endpoint.association_mut(host.id?)
     }
 
-    /// Handles the next event of a host, if it comes before `until`, and all events at the core links before it. Returns the numbers of the
-    /// pair and of the host. `None` if no host has an event before `until`. Call [`settle`](Self::settle) for this host afterwards, when
-    /// its application has read and written.
+    /// Handles the events before `until`, up to and including the first event at a host. Returns the numbers of the pair and of the host,
+    /// or `None` if no host has an event before `until`. Call [`settle`](Self::settle) for this host afterwards, when its application has
+    /// read and written.
     pub fn step(&mut self, until: Instant) -> Option<(usize, usize)> {
         loop {
             if self.events.peek()?.0.at >= until {

@@ -123,15 +123,17 @@ impl Machine {
         self.judge.borrow_mut().on_sockets_lost(number, &clients);
     }
 
-    /// Does what the egress guard does: a dying socket's packet loses its FIN, other sockets' packets pass unchanged. `None`: the
-    /// packet is dropped.
+    /// Does what the egress guard does: a dying socket's data passes without the FIN, and the socket's other segments are dropped (`None`).
+    /// Other sockets' packets pass unchanged.
     pub(super) fn silence_death(&self, packet: Vec<u8>) -> Option<Vec<u8>> {
         let segment = Segment::parse(&packet, Checksum::Trusted).ok()?;
         if !self.dying.contains(&segment.destination) {
             return Some(packet);
         }
+        // Drops every RST, a FIN without data, and every later segment without data: its sequence number is past the FIN, which the client
+        // never gets.
         if segment.flags.rst || segment.payload.is_empty() {
-            return None; // also segments without data: their sequence numbers are past a FIN that the client never gets
+            return None;
         }
         if !segment.flags.fin {
             return Some(packet);

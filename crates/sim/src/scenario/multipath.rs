@@ -66,7 +66,7 @@ pub struct MultipathTransfer {
     pub path_max_retrans: u32,
     /// The failover policy.
     pub policy: MultipathPolicy,
-    /// Change-over threshold (CPT) of the dormant policies. Without it no failover is permanent.
+    /// Change-over threshold (CPT) of the policies `Dormant…`. Without it no failover is permanent.
     pub change_over: Option<u32>,
     /// Receive buffer of both hosts, bytes.
     pub receive_buffer: u32,

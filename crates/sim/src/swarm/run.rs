@@ -26,15 +26,17 @@ const FENCED: Duration = Duration::from_millis(400);
 const CALM: Duration = Duration::from_secs(1);
 /// Time from the end of the last fault until everything is mended.
 const AFTERMATH: Duration = Duration::from_millis(200);
-/// A new client connects this long after the mending. Another new client connects this long after the last power failure.
+/// A new client connects this long after the mending. In the last phase, a new client connects this long after the phase begins; the power
+/// failure comes [`UNDER_WAY`] after the phase begins. Before this time, [`SwarmRun::wait`] does not check its condition.
 const SETTLING: Duration = Duration::from_secs(3);
-/// After the mending, the path to the clients goes on losing packets for this time.
+/// After the mending, the cables go on losing packets for this time. If the pair recovers sooner, the losses go on until this long after
+/// the last phase begins.
 const LOSSY: Duration = Duration::from_secs(15);
-/// Time limit for the recovery, counted from the mending. A client without SACK whose window is two segments waits for a timeout after each
-/// loss. A restored socket's first timeout is 3 s, and each timeout doubles the next one. If the acknowledgement of a segment is lost, the
-/// segment is retransmitted, and the next acknowledgement measures the timeout as a round trip (RFC 7323 §4.3). So the pair can recover in
-/// time only if the losses end well before this limit: the timer that runs at the end of the losses may need about as much time again as
-/// the losses lasted.
+/// Time limit for the recovery after the mending, and for the last phase. A client without SACK whose window is two segments waits for a
+/// timeout after each loss. A restored socket's first timeout is 3 s, and each timeout doubles the next one. If the acknowledgement of a
+/// segment is lost, the segment is retransmitted, and the sender's next round-trip sample includes the whole timeout (RFC 7323 §4.3).
+/// Because of the doubling, the timer that runs when the losses end may run for about as long again as the losses lasted. So the losses
+/// must end well before this limit.
 const RECOVERY_MAX: Duration = Duration::from_secs(60);
 /// One client connects this long before the last power failure, so that its connection is under way then.
 const UNDER_WAY: Duration = Duration::from_millis(40);
@@ -254,9 +256,9 @@ impl<'a> SwarmRun<'a> {
         }
     }
 
-    /// Called when the fence of the other node switches off the node `number`. Counts a mutual fencing if the fence of `number` had just
-    /// switched off the other node. `lives`: whether the other node has power. A single failure must not cause a mutual fencing if one node
-    /// delays its fence for longer than the other node's command takes.
+    /// Called when the other node's fence command switches off node `number`. `lives`: whether the other node, which gave the command,
+    /// still has power. Counts a mutual fencing if the other node has no power and was itself fenced less than [`FENCED`] ago. A single
+    /// failure must not cause a mutual fencing if one node delays its fence for longer than the other node's command takes.
     fn note_mutual(&mut self, number: usize, lives: bool) {
         let now = self.now();
         let was_fenced = |(at, who): &(Instant, usize)| *who != number && now.since(*at) < FENCED;

@@ -1,6 +1,10 @@
 //! Decides what is wrong with a run. The verdict uses the judge's findings about the packets, and the clients' checks of every byte. The
-//! nodes' own state is used only to decide whether the pair is whole again. A connection may be lost only if, at some time, no node held
-//! it.
+//! nodes' own state is used only to decide whether the pair is whole again. A connection of the scenario may be lost only in these cases:
+//!
+//! * At some time, no node could continue the connection, or the connection's known output had a gap when a node had to continue it.
+//! * The pair may have to cut the connection's reply.
+//! * Both nodes may have spoken to the client: in a split, or because a node spoke after its lease was over, or spoke within its lease but
+//!   the other node does not know what was said.
 
 use std::net::SocketAddr;
 
@@ -17,7 +21,8 @@ use crate::tcp::{EndpointState, TcpEndpoint, TcpFailure};
 /// Number of characters of a client's description that are kept.
 const SAID_MAX: usize = 400;
 
-/// Adds the violations to `outcome`, in the order in which they happened. `seen` holds the violations that were seen during the run.
+/// Adds the violations to `outcome`: first those with a time, in the order in which they happened, then those that are found at the end.
+/// `seen` holds the violations that were seen during the run.
 pub(super) fn judge(
     scenario: &Scenario,
     pair: &SimPair,
@@ -39,8 +44,8 @@ pub(super) fn judge(
     let violations = &mut outcome.violations;
     violations.extend(seen.into_iter().map(|(_, violation)| violation));
     if !outcome.was_split {
-        // A node may have spoken to a client after its lease was over. Or the node spoke under its lease, and the other node does not know
-        // what it said. In both cases, both nodes may execute the requests of this client.
+        // Two cases are excused: a node spoke to the client after the node's lease was over; or a node spoke within its lease, and the
+        // other node does not know what was said. In both cases, both nodes may execute the requests of this client.
         let is_excused = |id| {
             let is_vain = |client| judge.was_lent_in_vain(client) || judge.was_outlasted(client);
             clients(pair)
@@ -100,7 +105,7 @@ fn roles(pair: &SimPair) -> Vec<(Role, u64)> {
     roles.collect()
 }
 
-/// Whether the wire's server has a copy of the state of the primary's server. True if no state is copied.
+/// Whether the wire's server has a copy of the state of the primary's server. Also true if the service does not copy state at all.
 fn is_synced(pair: &SimPair) -> bool {
     let syncs = pair
         .stations()

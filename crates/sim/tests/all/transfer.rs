@@ -23,7 +23,8 @@ fn transfer(seed: u64, wan: &LinkConfig, tcp: &TcpConfig, up: u64, down: u64) ->
         assert!(app.is_complete(), "{app:?}, {}", context());
         let endpoint = scenario.host(node).endpoint(id).unwrap();
         assert_eq!(endpoint.state(), EndpointState::Closed, "{}", context());
-        // If the last FIN or its acknowledgement is lost for long, the other side forgets the connection and answers with a RST.
+        // If every copy of the last FIN or of its acknowledgement is lost for a long time, the FIN's receiver has forgotten the connection,
+        // and answers the next copy with a RST.
         let forgotten = endpoint.failure();
         assert!(
             matches!(forgotten, None | Some(TcpFailure::Reset)),
@@ -111,7 +112,7 @@ fn a_closed_port_refuses_and_a_silent_one_times_out() {
     assert_eq!(failure(&scenario, refused), Some(TcpFailure::Refused));
     scenario.world.power_off(scenario.server);
     let (silent, local) = scenario.connect(app);
-    scenario.world.run_until(at(Duration::from_secs(126))); // 1 + 2 + 4 + … + 64 s
+    scenario.world.run_until(at(Duration::from_secs(126))); // the SYN times out after 1 + 2 + 4 + … + 64 = 127 s
     assert_eq!(failure(&scenario, silent), None);
     scenario.world.run_until(at(Duration::from_secs(128)));
     assert_eq!(failure(&scenario, silent), Some(TcpFailure::TimedOut));

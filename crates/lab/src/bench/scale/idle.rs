@@ -95,7 +95,8 @@ pub fn run(testbed: &BenchTestbed, connections: u32) -> Result<Idle> {
     });
     let (report, talking) = (report?, talking?);
     std::thread::sleep(SETTLE);
-    let held = held_entries(&testbed.agent(1)?.pins()).context("count what is held")?;
+    let held = held_entries(&testbed.agent(1)?.pins())
+        .context("count the entries of the eBPF maps held and undecided")?;
     let each = |before: u64, after: u64| (after as f64 - before as f64) / f64::from(connections);
     let (first, all) = times(&takeover)?;
     Ok(Idle {

@@ -68,7 +68,7 @@ pub struct ScaleBenchReport {
     new_connections_failed: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     new_connections: Option<[New; 2]>,
-    /// Whether both nodes remained duplex and kept their roles during the floods and the new connections.
+    /// Whether both nodes were duplex after each round, and neither node changed its role during the rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     is_whole: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -86,7 +86,7 @@ pub struct ScaleBenchReport {
     missed: Vec<String>,
 }
 
-/// Medians of one variant's downloads.
+/// Medians of one variant's downloads and SYN rates: without a flood, during a SYN flood, and during a SYN flood on a link of 10 Gbit/s.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Flooded {
     variant: &'static str,
@@ -181,7 +181,7 @@ impl ScaleBenchReport {
             target("failed new connections", wire.failed as f64, AtMost(0.0));
         }
         if let Some(is_whole) = self.is_whole.map(u8::from).map(f64::from) {
-            target("both nodes stayed duplex in their roles", is_whole, AtLeast(1.0));
+            target("roles kept, and duplex after each round", is_whole, AtLeast(1.0));
         }
         if let Some(idle) = &self.idle {
             let lost = idle.connections - idle.survived.min(idle.connections);
@@ -256,8 +256,9 @@ impl ScaleBenchReport {
         }
         if let Some(idle) = &self.idle {
             say!(
-                "{} idle connections, bytes each: {:.0} at the backup, {:.0} at the primary; after the takeover \
-                 agent {:.0}, keeper {:.0}, peak of the keeper {:.0}; all live in {:.0} ms; {} entries held afterwards",
+                "{} idle connections, bytes each: {:.0} at the backup, {:.0} at the primary; after the takeover: \
+                 agent {:.0}, keeper {:.0}, keeper at its peak {:.0}; all live in {:.0} ms; {} entries left in the eBPF maps held and \
+                 undecided",
                 idle.connections,
                 idle.agent_bytes_each,
                 idle.primary_agent_bytes_each,
@@ -284,8 +285,8 @@ impl ScaleBenchReport {
 
 fn print_churn(churn: &Churn) {
     say!(
-        "churn, {} min, {} connections: {:.0} kB/min at the backup, {:.0} kB/min at the primary, {:.0} table entries/min{}; held \
-         ≤ {}, ring ≤ {} kB, log ≤ {} kB",
+        "churn, {} min, {} connections: {:.0} kB/min at the backup, {:.0} kB/min at the primary, {:.0} table entries/min{}; \
+         largest seen: {} entries in the eBPF maps held and undecided, {} kB in the rings, {} kB in the log",
         churn.minutes,
         churn.connections,
         churn.agent_bytes_per_minute[1] / 1e3,

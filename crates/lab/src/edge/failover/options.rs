@@ -21,11 +21,12 @@ use crate::run::RunOptions;
 
 /// Fail a string of a cluster, or an edge, under load, with and without local recovery.
 ///
-/// Short flows of 10 segments begin every few milliseconds, before, during and after the failover, and some long flows are under way when
-/// the string fails (chapter 7 of the HALR thesis). Two runs with the same seed are compared: with local recovery and without. The restart
-/// gap of a flow that was hit is the time from the end of the failover until the next new byte at a receiver. No connection may be lost.
-/// With local recovery, 99 of 100 gaps must be at most the round-trip time (1.5 times that with `--cluster near-clients`) plus `--margin`.
-/// Both requirements are judged by captures at the clients and at the servers.
+/// Short flows of 10 segments begin at regular times, before, during and after the failover, and some long flows are under way when the
+/// string fails (chapter 7 of the HALR thesis). Local recovery: the edges cache packets, and send them again after the failover. Two runs
+/// with the same seed are compared: with local recovery and without. The restart gap of a flow that was hit is the time from the end of the
+/// failover until the next new byte at a receiver. No connection may be lost. With local recovery, 99 of 100 gaps must be at most the
+/// round-trip time (1.5 times that with `--cluster near-clients`) plus `--margin`. Both requirements are judged by captures at the clients
+/// and at the servers.
 ///
 /// A failure of an edge is played once, because local recovery has no part in it. If the edge's process is killed or upgraded, 99 of 100
 /// gaps must be at most `--margin`. If the edge loses its power, the flows go on over the other edge of its side (`--edges 2`), and lost
@@ -123,8 +124,8 @@ impl HitEdge {
 pub const BEFORE: Duration = Duration::from_secs(1);
 /// Time for which flows arrive after the failover.
 const AFTER: Duration = Duration::from_secs(1);
-/// Time limit of flows after the last arrival and one more failover time. The failover time is added for timers that were doubled during
-/// the failover.
+/// Flows must be complete by this time: the last arrival, plus one failover time, plus this constant. The failover time is added for timers
+/// that were doubled during the failover.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Data bytes of a full segment, with timestamps.
 const SEGMENT: u64 = 1448;

@@ -50,8 +50,8 @@ pub struct Judged {
     pub verdict: FigureClaimVerdict,
 }
 
-/// All claims: first the thesis' claims in its order, then our claims about today's hosts, then the claims about the SCTP failover paper,
-/// then the claims that are judged on the kernel.
+/// All claims: first those of the thesis, by subject; then our own about today's hosts and unequal strings; then those of the SCTP failover
+/// paper, with our own about its networks; then those that are judged on the kernel.
 pub fn all() -> impl Iterator<Item = &'static FigureClaim> {
     [
         unit::CLAIMS,
@@ -77,7 +77,8 @@ pub fn judge(results: &Results, figures: &[&str]) -> Vec<Judged> {
             (None, _) => FigureClaimVerdict::NotRun,
             (Some(found), Expected::Holds) if found.holds => FigureClaimVerdict::Holds,
             (Some(found), Expected::Differs(why)) if !found.holds => FigureClaimVerdict::Differs(why),
-            // With few seeds, the claim may hold for all flows, because none of them shows the known difference.
+            // Only flows that arrive between the thesis' times show the known difference. With few seeds, there may be no such flow, and
+            // then the claim holds for all flows.
             (Some(found), Expected::DiffersBetween(_)) if found.holds && found.holds_first => {
                 FigureClaimVerdict::Holds
             }

@@ -72,7 +72,7 @@ pub fn take_over(
         assert!(
             ahead >= 0,
             "the socket's timestamp clock is {} ms behind its start value",
-            -ahead
+            2 - ahead
         );
     }
 

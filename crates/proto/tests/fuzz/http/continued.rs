@@ -15,7 +15,8 @@ fn continued(resume: HttpResume, regenerated: &[u8], step: usize) -> Option<(Vec
     Some((to_client, resumer))
 }
 
-/// Whether all lines are ASCII and end in CRLF. Both parsers read such a stream alike.
+/// Whether all bytes are printable ASCII, blanks, tabs and line ends, and every LF follows a CR. Steadfast's parser and Kawa read such a
+/// stream alike.
 fn is_plain(stream: &[u8]) -> bool {
     let text = |byte: &u8| byte.is_ascii_graphic() || b" \t\r\n".contains(byte);
     let ends_line = |at: usize| stream[at] != b'\n' || stream[..at].ends_with(b"\r");
@@ -61,7 +62,7 @@ fn a_continued_reply_is_one_reply() {
         }
         let (_, cut) = final_reply(&said[begin.min(said.len())..], to_head[answered]);
         if matches!(cut.end, KawaEnd::Wrong) {
-            return; // the other parser refuses the bytes before the cut, for example a status line without a space after the code
+            return; // Kawa refuses the bytes before the cut, for example a status line without a space after the code
         }
         let (_, told) = final_reply(&client[begin..], to_head[answered]);
         let (_, made) = final_reply(regenerated, to_head[answered]);

@@ -4,7 +4,8 @@ use steadfast_proto::restart::http::{HttpResume, Reexecute, Rules, Tracker};
 
 use super::other::{self, KawaEnd, KawaMessage};
 
-/// Feeds `requests` to a tracker. Returns the tracker, and for each request whether it is a HEAD. `None` if the last request is incomplete.
+/// Feeds `requests` to a tracker. Returns the tracker, and for each request whether it is a HEAD. `None` if the last request is incomplete,
+/// or if the tracker does not want the requests again.
 pub fn asked(requests: &[u8]) -> Option<(Tracker, Vec<bool>)> {
     let mut tracker = Tracker::new(Rules {
         reexecute: Reexecute::ALL,
@@ -18,7 +19,7 @@ pub fn asked(requests: &[u8]) -> Option<(Tracker, Vec<bool>)> {
     is_whole.then(|| (tracker, asked.iter().map(|request| request.to_head).collect()))
 }
 
-/// Reads `stream` with the other parser, and skips interim replies. Returns the offset at which the first final reply begins, and that
+/// Reads `stream` with Kawa, and skips interim replies. Returns the offset at which the first final reply begins, and that
 /// reply.
 pub fn final_reply(stream: &[u8], to_head: bool) -> (usize, KawaMessage) {
     let mut begin = 0;
@@ -72,7 +73,7 @@ fn both_parsers_see_replies_end_at_the_same_places() {
                     let is_over = tracker.refusal().is_some() || tracker.resume() == Ok(HttpResume::Finished);
                     assert!(
                         is_over,
-                        "reply {at} has no end, or ends at {}",
+                        "the tracker finds no end of reply {at}, but kawa finds one at {}",
                         begin + interim + length
                     );
                     return;

@@ -19,7 +19,8 @@ pub struct HttpServer {
     manner: Manner,
     ledger: Rc<RefCell<Ledger>>,
     received: Vec<u8>,
-    /// The request whose body is coming, the offset of the part that it asks for, and the reader of the body.
+    /// The request whose body is coming; the offset at which the reply's body begins, because the request may ask for a part; and the
+    /// reader of the request's body.
     receiving: Option<(HttpRequest, u64, BodyReader)>,
     due: VecDeque<PendingOutput>,
     /// The request whose reply's body is being sent, and the offset of the next byte.

@@ -1,4 +1,4 @@
-//! Tests that the filter makes a reply the last one of its connection, and that no request gets lost.
+//! Tests [`LastReply`]: this filter makes a reply the last one of its connection, and no request gets lost.
 
 use std::collections::VecDeque;
 
