@@ -113,6 +113,8 @@ pub struct Connection {
     sack_overflow: bool,
     /// Set if the connection was learnt in its middle, until something proves that it was learnt correctly.
     probation: Option<Probation>,
+    /// The connection was learnt in its middle, and could be learnt again at any segment.
+    learns_anywhere: bool,
     /// Why the connection cannot be continued. Set once and never cleared. The follower may have another reason of its own.
     spoiled: Option<Protection>,
 }
@@ -165,6 +167,7 @@ impl Connection {
             takes: Takes::All,
             sack_overflow: false,
             probation: None,
+            learns_anywhere: false,
             spoiled: None,
         };
         connection.note_signature(theirs);

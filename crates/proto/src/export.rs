@@ -195,27 +195,30 @@ impl Exports {
             return self.finished.push_back((vec![call], ExportOutcome::NotKept(why)));
         }
         self.last_number += 1;
-        let number = self.last_number;
-        let mut calls = vec![call];
-        // A snapshot that is not under way yet is superseded.
-        let is_superseded = |export: &Export| export.client == client && export.next == 0 && export.asks;
-        if let Some(at) = self.queue.iter().position(is_superseded) {
-            let superseded = self.queue.remove(at).expect("it was found");
-            calls.extend(superseded.calls);
-        }
-        self.queue.push_back(Export {
+        let export = Export {
             client,
-            number,
+            number: self.last_number,
             place,
             state,
-            calls,
+            calls: vec![call],
             called: now,
             arrived: 0,
             next: 0,
             asks: true,
             waits: false,
             again: now,
-        });
+        };
+        // A snapshot that is not under way yet is superseded. The new one takes its place in the queue. At the end of the queue, a
+        // connection with frequent exports might never have its turn.
+        let is_superseded =
+            |earlier: &&mut Export| earlier.client == client && earlier.next == 0 && earlier.asks;
+        match self.queue.iter_mut().find(is_superseded) {
+            Some(earlier) => {
+                let superseded = std::mem::replace(earlier, export);
+                earlier.calls.extend(superseded.calls);
+            }
+            None => self.queue.push_back(export),
+        }
     }
 
     /// The next part to send.

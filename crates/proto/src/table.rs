@@ -299,6 +299,10 @@ impl Table {
             self.unlearn(now, id, reason);
             return TableChange::Ended(id);
         }
+        if self.is_wire && connection.must_be_learnt_again() {
+            self.learn_again(now, id);
+            return TableChange::Ended(id);
+        }
         match effect {
             Effect::Taken | Effect::Rejected(_) => TableChange::Connection(id),
             Effect::Reset => {

@@ -291,7 +291,9 @@ impl PairOptions {
         }
         let goes_on = match self.policy {
             PolicyOption::Http => matches!(self.workload, WorkloadOption::Request | WorkloadOption::Download),
-            PolicyOption::Snapshot => matches!(self.workload, WorkloadOption::Request | WorkloadOption::Download),
+            PolicyOption::Snapshot => {
+                matches!(self.workload, WorkloadOption::Request | WorkloadOption::Download)
+            }
             PolicyOption::Replica => self.workload == WorkloadOption::Request,
             PolicyOption::Replay => false,
         };

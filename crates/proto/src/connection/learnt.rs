@@ -36,6 +36,7 @@ impl Connection {
         let (theirs, ours) = terms.window_scale.unwrap_or((0, 0));
         // Only the follower of policy `http` guesses where a message begins.
         let probation = follower.tracker().map(|_| Probation::default());
+        let learns_anywhere = probation.is_none();
         let window = u32::from(reply.window) << ours;
         let input = StreamLog::learnt(middle.input);
         // Before the reply the right edge may have been nearer. That does no harm: no client sends beyond what it was offered.
@@ -69,6 +70,7 @@ impl Connection {
             takes: Takes::All,
             sack_overflow: false,
             probation,
+            learns_anywhere,
             spoiled: None,
         }
     }
@@ -92,6 +94,13 @@ impl Connection {
         if tracker.unanswered() > 0 || now.since(exchanged) >= SILENCE {
             self.probation = None;
         }
+    }
+
+    /// Whether the log of a learnt connection has become useless, but another one can begin. With policy `snapshot`, it can begin anywhere.
+    /// Such a log lacks input or output, for example: some packets still bypass a node that has just become the wire.
+    pub(crate) fn must_be_learnt_again(&self) -> bool {
+        let lacks_output = || self.output.has_holes() && self.client.acknowledged > self.output.frontier();
+        self.learns_anywhere && (self.spoiled.is_some() || lacks_output())
     }
 
     /// Why the connection should not have been learnt. `None` if its probation is over or has shown no reason.

@@ -313,3 +313,29 @@ fn parts_that_the_backup_has_lost_are_sent_again() {
     assert_eq!(transfer.outcomes(1), [(vec![1], ExportOutcome::Kept)]);
     assert_eq!(transfer.arrived[0].1.state, state(3 * WINDOW));
 }
+
+/// A connection with frequent exports has its turn.
+#[test]
+fn a_later_snapshot_keeps_the_place_of_the_earlier_one() {
+    let mut exports = Exports::new(Instant::ZERO);
+    for number in 1..=10 {
+        exports.begin(
+            Instant::ZERO,
+            number.into(),
+            client(number),
+            place(0, 0),
+            state(9 * WINDOW),
+        );
+    }
+    exports.begin(Instant::ZERO, 11, client(5), place(1, 0), state(1));
+    while exports.poll_part(Instant::ZERO).is_some() {} // of the first four
+    let receipt = PartReceipt {
+        number: 1,
+        client: client(1),
+        arrived: 9 * WINDOW,
+        standing: Some(SnapshotStanding::Kept),
+    };
+    exports.on_receipt(Instant::ZERO, &receipt);
+    let next = exports.poll_part(Instant::ZERO).expect("another one may begin");
+    assert_eq!((next.client, next.place), (client(5), place(1, 0)));
+}

@@ -773,3 +773,34 @@ fn with_policy_snapshot_offsets_need_the_connection_s_start() {
     assert!(matches!(standing, SnapshotStanding::Refused(_)));
     assert!(!testbed.is_protected_after(0));
 }
+
+/// A node that has just become the wire may miss packets. The connection is learnt again, and protected from the next snapshot on.
+#[test]
+fn with_policy_snapshot_a_connection_is_learnt_again_if_its_log_lacks_bytes() {
+    for lost in [Direction::In, Direction::Out] {
+        let mut testbed = with_snapshots();
+        testbed.speak(Direction::In, b"ask");
+        testbed.speak(Direction::Out, b"reply");
+        assert_eq!(testbed.export(1, 0, 0), SnapshotStanding::Kept);
+        testbed.talk.hear_all(usize::from(lost == Direction::Out));
+        testbed.talk.say(lost, Flags::ACK, b"bypasses the wire");
+        testbed.given = testbed.talk.said.len();
+        testbed.say(lost, b"logged");
+        testbed.speak(
+            if lost == Direction::In {
+                Direction::Out
+            } else {
+                Direction::In
+            },
+            b"",
+        );
+        assert!(!testbed.is_learnt(), "{lost:?}");
+        testbed.speak(Direction::Out, b"again");
+        testbed.speak(Direction::In, b"x");
+        testbed.speak(Direction::Out, b"and again");
+        assert!(testbed.is_learnt() && !testbed.is_protected_after(0), "{lost:?}");
+        testbed.speak(Direction::In, b"");
+        assert_eq!(testbed.export(2, 0, 0), SnapshotStanding::Kept, "{lost:?}");
+        assert!(testbed.is_protected_after(0));
+    }
+}

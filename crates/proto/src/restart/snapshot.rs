@@ -77,7 +77,7 @@ impl SnapshotTracker {
         if self.begin == Offset::ZERO || self.point.is_some() {
             return Ok(());
         }
-        Err("older than the wire; protected once its application exports its state".into())
+        Err("older than the wire, and followed; protected once its application exports its state".into())
     }
 
     /// The primary's next bytes, as logged.

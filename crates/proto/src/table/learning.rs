@@ -180,6 +180,13 @@ impl Table {
         standing.unwrap_or_else(|| refused("the connection has ended"))
     }
 
+    /// Removes a connection whose log has become useless, so that it can be learnt again.
+    pub(super) fn learn_again(&mut self, now: Instant, id: ConnectionId) {
+        if let Some(connection) = self.remove(id) {
+            self.older.confirm(now, connection.client());
+        }
+    }
+
     /// The client begins a new connection.
     pub(super) fn forget_older(&mut self, client: SocketAddr) {
         self.older.forget(client);

@@ -236,7 +236,11 @@ impl Scenario {
                 failures: draw.pick(&[0, 0, 0, 1, 2]),
             });
         } else if draw.chance(0.5) {
-            self.policy = draw.pick(&[RestartPolicy::Replay, RestartPolicy::Snapshot]);
+            self.policy = draw.pick(&[
+                RestartPolicy::Replay,
+                RestartPolicy::Snapshot,
+                RestartPolicy::Snapshot,
+            ]);
         }
     }
 

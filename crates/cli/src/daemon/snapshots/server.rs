@@ -129,10 +129,7 @@ impl SnapshotServer {
         let outcome = tokio::time::timeout(OUTCOME_MAX, self.asker.export(request)).await;
         Ok(match outcome {
             Ok(Some(ExportOutcome::Kept)) => Answer::done(true),
-            Ok(Some(ExportOutcome::NotKept(reason))) => {
-                tracing::debug!(client = %progress.peer, reason, "a snapshot is not kept");
-                Answer::done(false)
-            }
+            Ok(Some(ExportOutcome::NotKept(_))) => Answer::done(false),
             Ok(Some(ExportOutcome::Moved)) => Answer::of(Status::Moved),
             Ok(Some(ExportOutcome::TimedOut)) | Err(_) => Answer::of(Status::TimedOut),
             Ok(None) => return Err(io::ErrorKind::ConnectionAborted.into()), // the agent stops: its successor is asked again

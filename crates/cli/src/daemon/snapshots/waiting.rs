@@ -74,6 +74,9 @@ impl WaitingExports {
             ExportOutcome::Moved => OUTCOMES[2],
             ExportOutcome::TimedOut => OUTCOMES[3],
         };
+        if let ExportOutcome::NotKept(reason) = outcome {
+            tracing::debug!(service, reason, "a snapshot is not kept");
+        }
         *self.outcomes.entry((service, name)).or_default() += calls.len() as u64;
         for call in calls {
             if let Some(reply) = self.waiting.remove(call) {
