@@ -20,7 +20,7 @@ const MAGIC: u32 = 0x3153_4653;
 const HEAD: usize = 16;
 
 /// A request without its state.
-pub(super) struct ReceivedRequest {
+pub(super) struct RequestAndConnection {
     bytes: [u8; HEAD],
     connection: Option<OwnedFd>,
 }
@@ -96,8 +96,8 @@ impl Answer {
 }
 
 /// Waits for the next request. `None`: the application has disconnected.
-pub(super) async fn read_head(stream: &UnixStream) -> io::Result<Option<ReceivedRequest>> {
-    let mut head = ReceivedRequest {
+pub(super) async fn read_head(stream: &UnixStream) -> io::Result<Option<RequestAndConnection>> {
+    let mut head = RequestAndConnection {
         bytes: [0; HEAD],
         connection: None,
     };
@@ -130,7 +130,7 @@ pub(super) async fn write(stream: &mut UnixStream, answer: Answer) -> io::Result
     stream.write_all(&bytes).await
 }
 
-impl ReceivedRequest {
+impl RequestAndConnection {
     /// The operation, its size and its connection. `None`: not a request of this version.
     pub fn parse(self) -> Option<(Operation, u64, OwnedFd)> {
         let number = |at: usize| u32::from_ne_bytes(self.bytes[at..at + 4].try_into().expect("four bytes"));

@@ -15,7 +15,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 
-use super::request::{self, Answer, Operation, ReceivedRequest, Status};
+use super::request::{self, Answer, Operation, RequestAndConnection, Status};
 use super::waiting::ImportCounter;
 use crate::control::{Asker, ExportRequest};
 use crate::keepers;
@@ -63,7 +63,7 @@ impl SnapshotServer {
     }
 
     /// Carries out a request.
-    async fn answer(&self, stream: &mut UnixStream, head: ReceivedRequest) -> io::Result<Answer> {
+    async fn answer(&self, stream: &mut UnixStream, head: RequestAndConnection) -> io::Result<Answer> {
         let Some((operation, size, connection)) = head.parse() else {
             return Ok(Answer::of(Status::Malformed));
         };
