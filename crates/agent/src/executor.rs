@@ -100,9 +100,8 @@ impl<K: Kernel> Executor<K> {
             ServiceAction::Ask { clients } => kernel.say(MessageToPeer::Ask { service, clients }),
             ServiceAction::AskAll { query } => kernel.say(MessageToPeer::AskAll { service, query }),
             ServiceAction::OpenReplica { connection, client } => {
-                if let Err(reason) = kernel.open_replica(service, connection, client) {
-                    refuse_replica(kernel, core, service, connection, reason);
-                }
+                let outcome = kernel.open_replica(service, connection, client);
+                outcome.unwrap_or_else(|reason| refuse_replica(kernel, core, service, connection, reason));
             }
             ServiceAction::FeedReplica { connection } => feed_replica(kernel, core, service, connection),
             ServiceAction::CloseReplica { connection } => kernel.close_replica(service, connection),

@@ -1,13 +1,21 @@
-//! A local application's end of a TCP connection, whose descriptor the application has sent: how far it has read and written.
+//! A local application's end of a TCP connection, whose descriptor the application has sent: how far it has read and written, and at which
+//! sequence numbers its streams begin.
 
 use std::io::{self, IoSliceMut};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use libbpf_rs::Object;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use proto::Seq;
 use socket2::SockRef;
 
+use crate::bpf::error::{WireError, WireStep};
+use crate::bpf::object::{Aligned, open, verified};
+use crate::bpf::run::{RunData, run};
 use crate::repair::tcp_info;
+
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/numbers.bpf.o")));
 
 /// Receives bytes from a Unix stream socket, and the descriptor that came with them. If several descriptors came, keeps the last one and
 /// closes the others.
@@ -125,6 +133,84 @@ fn queued(connection: &OwnedFd, request: libc::Ioctl) -> io::Result<u64> {
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// Looks up the sequence numbers of local connections. `TCP_INFO` does not contain them.
+pub struct SequenceNumbers(Object);
+
+/// Offsets in a `struct numbers_question`.
+const IS_IPV6: usize = 14;
+const IS_FOUND: usize = 15;
+const TUPLE: usize = 16;
+const INPUT: usize = TUPLE + 36;
+const OUTPUT: usize = INPUT + 4;
+const QUESTION: usize = OUTPUT + 4;
+/// Length of a `struct __sk_buff`.
+const SK_BUFF: usize = 192;
+
+impl SequenceNumbers {
+    /// Loads the program that looks them up.
+    ///
+    /// # Errors
+    /// If the kernel refuses the program.
+    pub fn load() -> Result<Self, WireError> {
+        verified(|| open(&OBJECT.0)).map(Self)
+    }
+
+    /// The sequence numbers of the first byte of the input and of the output of the connection between `local`, in the calling thread's
+    /// network namespace, and `peer`. `None`: there is no such connection.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn stream_starts(
+        &self,
+        local: SocketAddr,
+        peer: SocketAddr,
+    ) -> Result<Option<(Seq, Seq)>, WireError> {
+        let mut last = None;
+        // The program does not lock the socket: a segment may change one of two values between its reads. So two answers must be the same.
+        for _ in 0..ATTEMPTS {
+            let answer = self.ask(local, peer)?;
+            if last == Some(answer) {
+                return Ok(answer);
+            }
+            last = Some(answer);
+        }
+        Ok(None)
+    }
+
+    fn ask(&self, local: SocketAddr, peer: SocketAddr) -> Result<Option<(Seq, Seq)>, WireError> {
+        let question = question(local, peer);
+        let mut answer = vec![0; QUESTION];
+        let data = RunData {
+            input: &question,
+            output: &mut answer,
+        };
+        run(&self.0, "stream_starts", &mut [0; SK_BUFF], Some(data))
+            .step(|| "looking up a connection".into())?;
+        let number = |at: usize| {
+            Seq(u32::from_ne_bytes(
+                answer[at..at + 4].try_into().expect("four bytes"),
+            ))
+        };
+        Ok((answer[IS_FOUND] == 1).then(|| (number(INPUT), number(OUTPUT))))
+    }
+}
+
+/// A `struct numbers_question`, whose tuple is that of a segment from `peer` to `local`.
+fn question(local: SocketAddr, peer: SocketAddr) -> [u8; QUESTION] {
+    let mut question = [0; QUESTION];
+    question[IS_IPV6] = u8::from(local.is_ipv6());
+    let mut tuple = Vec::new();
+    for address in [peer.ip(), local.ip()] {
+        match address {
+            IpAddr::V4(address) => tuple.extend(address.octets()),
+            IpAddr::V6(address) => tuple.extend(address.octets()),
+        }
+    }
+    tuple.extend([peer.port(), local.port()].into_iter().flat_map(u16::to_be_bytes));
+    question[TUPLE..TUPLE + tuple.len()].copy_from_slice(&tuple);
+    question
 }
 
 /// The address without the IPv6 form of an IPv4 address.

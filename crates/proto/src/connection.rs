@@ -457,15 +457,10 @@ impl Connection {
         place: ExportPlace,
         state: Arc<[u8]>,
     ) -> SnapshotStanding {
-        let (input, output) = match place {
-            ExportPlace::Offsets { .. } if self.input.start() != Offset::ZERO => {
-                return SnapshotStanding::Refused("the wire did not see the connection's start".into());
-            }
-            ExportPlace::Offsets { input, output } => (Some(input), Some(output)),
-            ExportPlace::Numbers { input, output } => {
-                (self.input.offset_of(input), self.output.offset_of(output))
-            }
-        };
+        let (input, output) = (
+            self.input.offset_of(place.input),
+            self.output.offset_of(place.output),
+        );
         let (Some(input), Some(output)) = (input, output) else {
             return SnapshotStanding::Refused("it holds before the log's beginning".into());
         };

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 pub use self::arrivals::{ArrivedSnapshot, SnapshotArrivals};
 use crate::restart::snapshot::SnapshotStanding;
 use crate::seq::in_reach;
-use crate::{Instant, Offset, Seq};
+use crate::{Instant, Seq};
 
 /// Largest state in bytes.
 pub const STATE_MAX: usize = 16 << 20;
@@ -43,25 +43,14 @@ const EXPORT_MAX: Duration = Duration::from_secs(30);
 /// Bytes of all states that wait to be transferred.
 const QUEUE_MAX: usize = 256 << 20;
 
-/// Where in a connection's two streams a snapshot holds: the end of the input that the application had read, and of the output that it had
-/// written.
+/// Where in a connection's two streams a snapshot holds: the sequence numbers of the next byte that the application reads and of the next one
+/// that it writes. They also tell the connection from another one with the same addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ExportPlace {
-    /// Counted from the connection's start, for a connection whose start the wire may have seen.
-    Offsets {
-        /// End of the input.
-        input: Offset,
-        /// End of the output.
-        output: Offset,
-    },
-    /// The sequence number of the next byte, for a connection that was taken over and is older than the wire. A wire that does not follow
-    /// the connection yet can follow it from here on.
-    Numbers {
-        /// Of the input.
-        input: Seq,
-        /// Of the output.
-        output: Seq,
-    },
+pub struct ExportPlace {
+    /// In the input.
+    pub input: Seq,
+    /// In the output.
+    pub output: Seq,
 }
 
 /// A part of a snapshot, for the backup.

@@ -163,6 +163,14 @@ impl PairSetup {
         Duration::from_millis(u64::from(self.heartbeat_ms) * u64::from(self.missed))
     }
 
+    /// The line of the configuration that sets the socket for snapshots of node `index`.
+    fn snapshot_socket(&self, index: usize) -> String {
+        let sockets = self.snapshot_sockets.as_ref();
+        sockets.map_or_else(String::new, |sockets| {
+            format!("snapshot_socket = {:?}\n", sockets[index])
+        })
+    }
+
     /// The configuration of node `index`. Node a is the primary. The file `key` contains the key of both nodes.
     fn configuration(&self, index: usize, key: &Path) -> String {
         let (name, peer) = (&self.names[index], 1 - index);
@@ -207,12 +215,7 @@ application = \"{loopback}:{port}\"
 {}{}{}{}{}{}",
             self.agent_timeout_ms
                 .map_or_else(String::new, |ms| format!("agent_timeout_ms = {ms}\n")),
-            self.snapshot_sockets
-                .as_ref()
-                .map_or_else(String::new, |sockets| format!(
-                    "snapshot_socket = {:?}\n",
-                    sockets[1 - peer]
-                )),
+            self.snapshot_socket(1 - peer),
             self.names[peer],
             self.addresses[peer]
                 .iter()

@@ -94,10 +94,6 @@ impl ServerProcess {
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "each says another thing about the server"
-    )]
     pub fn start_with(
         application: ServerSoftware,
         node: &Netns,

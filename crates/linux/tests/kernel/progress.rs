@@ -5,7 +5,8 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::thread;
 
-use steadfast_linux::application::{ProgressError, progress};
+use crate::support::lan::is_root;
+use steadfast_linux::application::{ProgressError, SequenceNumbers, progress};
 
 /// A server's connection, and its client.
 fn connection(address: &str) -> (TcpStream, TcpStream) {
@@ -98,4 +99,43 @@ fn other_sockets_have_no_progress() {
     assert!(ended(&server), "it has ended its output");
     drop(client);
     assert!(ended(&server));
+}
+
+/// The numbers are those of the handshake, also long after it, with a FIN of the client, and on a socket of both families.
+#[test]
+fn streams_begin_behind_the_initial_sequence_numbers() {
+    if !is_root("streams_begin_behind_the_initial_sequence_numbers") {
+        return;
+    }
+    let numbers = SequenceNumbers::load().expect("the program loads");
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        let (mut server, mut client) = connection(address);
+        let (local, peer) = (
+            server.local_addr().expect("connected"),
+            server.peer_addr().expect("connected"),
+        );
+        let at_first = numbers
+            .stream_starts(local, peer)
+            .expect("asked")
+            .expect("there is a connection");
+        // The client's socket counts the same streams the other way round. Its count of acknowledged bytes includes its SYN.
+        let of_client = numbers
+            .stream_starts(peer, local)
+            .expect("asked")
+            .expect("there is a connection");
+        assert_eq!((of_client.0, of_client.1 + 1), (at_first.1, at_first.0));
+        client.write_all(&[1; 70_000]).expect("sent");
+        server.read_exact(&mut [0; 70_000]).expect("received");
+        server.write_all(&[2; 30_000]).expect("sent");
+        client.read_exact(&mut [0; 30_000]).expect("received");
+        client.shutdown(Shutdown::Write).expect("shut down");
+        assert_eq!(server.read(&mut [0]).expect("the end"), 0);
+        let later = numbers
+            .stream_starts(local, peer)
+            .expect("asked")
+            .expect("there is a connection");
+        assert_eq!((later.0, later.1), at_first);
+    }
+    let nobody = "127.0.0.1:1".parse().expect("an address");
+    assert_eq!(numbers.stream_starts(nobody, nobody).expect("asked"), None);
 }

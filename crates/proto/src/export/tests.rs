@@ -6,9 +6,11 @@ fn client(number: u16) -> SocketAddr {
     ([10, 0, 0, 1], number).into()
 }
 
-fn place(input: u64, output: u64) -> ExportPlace {
-    let (input, output) = (Offset(input), Offset(output));
-    ExportPlace::Offsets { input, output }
+fn place(input: u32, output: u32) -> ExportPlace {
+    ExportPlace {
+        input: Seq(input),
+        output: Seq(output),
+    }
 }
 
 fn state(length: usize) -> Arc<[u8]> {
@@ -147,9 +149,13 @@ fn several_states_are_transferred_at_the_same_time() {
 fn a_later_snapshot_answers_for_an_earlier_one() {
     let mut transfer = TransferTestbed::new(0);
     for call in 1..=3 {
-        transfer
-            .exports
-            .begin(transfer.now, call, client(1), place(call, 0), state(10));
+        transfer.exports.begin(
+            transfer.now,
+            call,
+            client(1),
+            place(u32::try_from(call).expect("small"), 0),
+            state(10),
+        );
     }
     assert_eq!(transfer.outcomes(1), [(vec![3, 2, 1], ExportOutcome::Kept)]);
     assert_eq!(transfer.arrived.len(), 1, "the first two were never sent");

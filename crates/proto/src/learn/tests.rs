@@ -663,7 +663,7 @@ impl LearnTestbed {
         let [client, server] = [&self.talk.sides[0], &self.talk.sides[1]];
         let snapshot = ArrivedSnapshot {
             number,
-            place: ExportPlace::Numbers {
+            place: ExportPlace {
                 input: client.next - unread,
                 output: server.next + unsent,
             },
@@ -753,25 +753,6 @@ fn with_policy_snapshot_output_from_before_must_be_acknowledged_first() {
             .count()),
         Some(5)
     );
-}
-
-/// A snapshot by offsets is of a connection whose start the wire must have seen.
-#[test]
-fn with_policy_snapshot_offsets_need_the_connection_s_start() {
-    let mut testbed = with_snapshots();
-    testbed.speak(Direction::In, b"ask");
-    testbed.speak(Direction::Out, b"reply");
-    let snapshot = ArrivedSnapshot {
-        number: 1,
-        place: ExportPlace::Offsets {
-            input: Offset(3),
-            output: Offset(5),
-        },
-        state: b"state".as_slice().into(),
-    };
-    let standing = testbed.late.on_snapshot(CLIENT.into(), snapshot);
-    assert!(matches!(standing, SnapshotStanding::Refused(_)));
-    assert!(!testbed.is_protected_after(0));
 }
 
 /// A node that has just become the wire may miss packets. The connection is learnt again, and protected from the next snapshot on.

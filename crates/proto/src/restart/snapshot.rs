@@ -252,7 +252,7 @@ impl RecentDigest {
         self.recent
             .drain(..usize::try_from(passed).expect("it is at most a length"));
         self.digest = self.digest.with_blocks(self.recent.iter());
-        self.from = self.from + first * block;
+        self.from += first * block;
         true
     }
 }

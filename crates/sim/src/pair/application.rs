@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proto::Instant;
 
-use super::exports::ConnectionExports;
+use super::exports::{ConnectionExports, SimExports};
 use crate::host::App;
 use crate::tcp::TcpEndpoint;
 
@@ -76,6 +76,8 @@ pub(super) struct Served {
     pace: Option<ReadPace>,
     next_read: Instant,
     input_ended: bool,
+    /// What exports need, until the endpoint's sequence numbers are known.
+    to_export: Option<(SimExports, SocketAddr)>,
     exports: Option<ConnectionExports>,
 }
 
@@ -84,20 +86,24 @@ impl Served {
     pub fn new(
         application: Box<dyn SimApplication>,
         pace: Option<ReadPace>,
-        exports: Option<ConnectionExports>,
+        exports: Option<(SimExports, SocketAddr)>,
     ) -> Self {
         Self {
             application,
             pace,
             next_read: Instant::ZERO,
             input_ended: false,
-            exports,
+            to_export: exports,
+            exports: None,
         }
     }
 }
 
 impl App for Served {
     fn drive(&mut self, now: Instant, endpoint: &mut TcpEndpoint) -> Option<Instant> {
+        if let Some((exports, client)) = self.to_export.take() {
+            self.exports = Some(ConnectionExports::new(exports, client, endpoint.stream_starts()));
+        }
         let mut bytes = ReadPace::read(self.pace, now, &mut self.next_read, endpoint);
         if !bytes.is_empty() {
             self.application.on_input(now, &bytes);

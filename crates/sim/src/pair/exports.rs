@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use proto::Seq;
 use proto::export::{ExportOutcome, ExportPlace};
 use proto::service::ExportCall;
-use proto::{Offset, Seq};
 
 /// Bytes that an application reads and writes before it exports its state again.
 const EXPORT_EVERY: u64 = 700;
@@ -56,9 +56,8 @@ impl SimExports {
 pub(super) struct ConnectionExports {
     exports: SimExports,
     client: SocketAddr,
-    /// The sequence numbers of the first byte that the application reads and of the first one that it writes, if the connection was taken
-    /// over.
-    begins_at: Option<(Seq, Seq)>,
+    /// The sequence numbers of the first byte that the application reads and of the first one that it writes.
+    begins_at: (Seq, Seq),
     read: u64,
     written: u64,
     /// The sum of both at the last export.
@@ -67,7 +66,7 @@ pub(super) struct ConnectionExports {
 
 impl ConnectionExports {
     /// No export yet.
-    pub fn new(exports: SimExports, client: SocketAddr, begins_at: Option<(Seq, Seq)>) -> Self {
+    pub fn new(exports: SimExports, client: SocketAddr, begins_at: (Seq, Seq)) -> Self {
         Self {
             exports,
             client,
@@ -79,15 +78,10 @@ impl ConnectionExports {
     }
 
     fn place(&self) -> ExportPlace {
-        match self.begins_at {
-            None => ExportPlace::Offsets {
-                input: Offset(self.read),
-                output: Offset(self.written),
-            },
-            Some((input, output)) => ExportPlace::Numbers {
-                input: input + self.read as u32,
-                output: output + self.written as u32,
-            },
+        let (input, output) = self.begins_at;
+        ExportPlace {
+            input: input + self.read as u32,
+            output: output + self.written as u32,
         }
     }
 

@@ -447,7 +447,9 @@ impl Kernel for Machine {
         }
         let (program, client) = (Rc::clone(&self.config.program), endpoint.client);
         let has_exports = self.config.core.services[0].table.policy == RestartPolicy::Snapshot;
-        let exports = has_exports.then(|| ConnectionExports::new(self.exports.clone(), client, begins_at));
+        let exports = begins_at.filter(|_| has_exports);
+        let exports =
+            exports.map(|begins_at| ConnectionExports::new(self.exports.clone(), client, begins_at));
         let relay = SimRelay::new(self.at, adoption, exports, move || program(client));
         if let Some((endpoint, _)) = self.host.take(socket) {
             let socket = self.host.adopt(self.at, endpoint, Box::new(relay));

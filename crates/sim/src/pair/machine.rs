@@ -18,7 +18,7 @@ use super::application::{ApplicationFactory, ReadPace, Served, SimApplication};
 use super::arbiter::{SimArbiter, TimedAnswer};
 use super::clock::NodeClock;
 use super::defect::Defect;
-use super::exports::{ConnectionExports, SimExports};
+use super::exports::SimExports;
 use super::judge::Judge;
 use super::ledger::PacketSpeaker;
 use super::state_sync::{HookMessage, SimHook, SimServerState, SimStateSync};
@@ -569,9 +569,7 @@ fn listen(host: &mut Host, config: &StationConfig, vip: SocketAddr, exports: &Si
     let has_exports = config.core.services[0].table.policy == RestartPolicy::Snapshot;
     let exports = has_exports.then(|| exports.clone());
     host.listen(vip.port(), move |client| {
-        let exports = exports
-            .clone()
-            .map(|exports| ConnectionExports::new(exports, client, None));
+        let exports = exports.clone().map(|exports| (exports, client));
         Box::new(Served::new(program(client), pace, exports))
     });
 }

@@ -69,6 +69,11 @@ impl TcpReceiver {
         }
     }
 
+    /// The sequence number of byte 0.
+    pub const fn first(&self) -> Seq {
+        self.first
+    }
+
     /// Sets the sequence number of byte 0, which is known from the peer's SYN.
     pub const fn set_first(&mut self, first: Seq) {
         self.first = first;

@@ -215,6 +215,11 @@ impl TcpEndpoint {
     pub const fn receive_next(&self) -> Seq {
         self.receiver.next_seq()
     }
+
+    /// The sequence numbers of the first byte from the peer and of the first byte to the peer. The endpoint must not be a restored one.
+    pub fn stream_starts(&self) -> (Seq, Seq) {
+        (self.receiver.first(), self.initial + 1)
+    }
 }
 
 impl Restore {

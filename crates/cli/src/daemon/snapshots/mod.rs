@@ -18,17 +18,18 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
+use linux::application::SequenceNumbers;
 use proto::follower::RestartPolicy;
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 
 use crate::config::Config;
 use crate::control::Asker;
-use server::{SnapshotServer, SnapshotService};
+use server::{SnapshotServer, SnapshotService, StreamStarts};
 use waiting::ImportCounter;
 pub use waiting::WaitingExports;
 
@@ -69,12 +70,19 @@ pub fn serve(
     if services.is_empty() {
         return Ok(None);
     }
+    let numbers = SequenceNumbers::load().context("the program that looks up sequence numbers")?;
+    let numbers = Mutex::new(numbers);
+    let stream_starts: StreamStarts = Box::new(move |local, peer| {
+        let numbers = numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        numbers.stream_starts(local, peer).map_err(io::Error::other)
+    });
     let server = Arc::new(SnapshotServer {
         services,
         state_dir: config.node.state_dir.clone(),
         asker: asker.clone(),
         receiving: Semaphore::new(RECEIVING_MAX),
         imported,
+        stream_starts,
     });
     let path = &config.node.snapshot_socket;
     let failed = || format!("the socket for snapshots at {}", path.display());

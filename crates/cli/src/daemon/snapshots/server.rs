@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use linux::application::{ApplicationProgress, ProgressError, progress};
-use proto::Offset;
+use proto::Seq;
 use proto::action::ServiceIndex;
 use proto::export::{ExportOutcome, ExportPlace, STATE_MAX};
 use proto::service::ExportCall;
@@ -30,6 +30,10 @@ pub(super) struct SnapshotService {
     pub application: SocketAddr,
 }
 
+/// Looks up the sequence numbers of the first bytes of a local connection's input and output, by its own address and its peer's.
+pub(super) type StreamStarts =
+    Box<dyn Fn(SocketAddr, SocketAddr) -> io::Result<Option<(Seq, Seq)>> + Send + Sync>;
+
 /// What the requests of all applications share.
 pub(super) struct SnapshotServer {
     pub services: Vec<SnapshotService>,
@@ -38,6 +42,7 @@ pub(super) struct SnapshotServer {
     /// Room for states that are being received.
     pub receiving: Semaphore,
     pub imported: ImportCounter,
+    pub stream_starts: StreamStarts,
 }
 
 impl SnapshotServer {
@@ -97,23 +102,21 @@ impl SnapshotServer {
         let Some((service, is_relayed)) = self.find(progress.local) else {
             return Ok(Answer::of(Status::NotProtected));
         };
-        let (index, state_dir) = (service.index, self.state_dir.clone());
-        let place = if is_relayed {
-            let asked = tokio::task::spawn_blocking(move || keepers::begin(&state_dir, progress.peer));
-            let Some((input, output)) = asked.await.map_err(io::Error::other)?.map_err(io::Error::other)?
-            else {
-                return Ok(Answer::done(false)); // no takeover has continued it
-            };
-            // Sequence numbers count modulo 2³².
-            ExportPlace::Numbers {
-                input: input + progress.read as u32,
-                output: output + progress.written as u32,
-            }
+        let index = service.index;
+        let begins_at = if is_relayed {
+            let (state_dir, peer) = (self.state_dir.clone(), progress.peer);
+            let asked = tokio::task::spawn_blocking(move || keepers::begin(&state_dir, peer));
+            asked.await.map_err(io::Error::other)?.map_err(io::Error::other)?
         } else {
-            ExportPlace::Offsets {
-                input: Offset(progress.read),
-                output: Offset(progress.written),
-            }
+            (self.stream_starts)(progress.local, progress.peer)?
+        };
+        let Some((input, output)) = begins_at else {
+            return Ok(Answer::done(false)); // a local program's own connection to the application, or one that has just ended
+        };
+        // Sequence numbers count modulo 2³².
+        let place = ExportPlace {
+            input: input + progress.read as u32,
+            output: output + progress.written as u32,
         };
         let call = ExportCall {
             call: 0, // the agent's loop numbers the calls

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream as Application;
 use std::sync::mpsc::Receiver;
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
-use proto::Offset;
+use proto::Seq;
 use proto::export::{ExportOutcome, ExportPlace, STATE_MAX};
 
 use super::*;
@@ -39,6 +39,7 @@ impl ServerTestbed {
             asker,
             receiving: Semaphore::new(RECEIVING_MAX),
             imported: ImportCounter::default(),
+            stream_starts: Box::new(|_, _| Ok(Some(STARTS))),
         });
         let path = directory.path().join("snapshots.sock");
         std::thread::spawn(move || {
@@ -117,10 +118,13 @@ fn hear(server: &mut Application) -> (u32, u32, u64) {
     )
 }
 
-fn place(read: u64, written: u64) -> ExportPlace {
-    ExportPlace::Offsets {
-        input: Offset(read),
-        output: Offset(written),
+/// The sequence numbers of the first bytes.
+const STARTS: (Seq, Seq) = (Seq(u32::MAX - 100), Seq(5_000));
+
+fn place(read: u32, written: u32) -> ExportPlace {
+    ExportPlace {
+        input: STARTS.0 + read,
+        output: STARTS.1 + written,
     }
 }
 
