@@ -366,8 +366,12 @@ fn find_one(state_dir: &Path, pid: Pid) -> anyhow::Result<Option<Retired>> {
 ///
 /// # Errors
 /// A keeper that does not answer may be the one that relays the connection.
-pub fn import(state_dir: &Path, peer: SocketAddr) -> anyhow::Result<Option<Arc<[u8]>>> {
-    ask_all(state_dir, |keeper| keeper.import(peer))
+pub fn import(
+    state_dir: &Path,
+    peer: SocketAddr,
+    application: SocketAddr,
+) -> anyhow::Result<Option<Arc<[u8]>>> {
+    ask_all(state_dir, |keeper| keeper.import(peer, application))
 }
 
 /// The sequence numbers in the client's streams at which the application began that has the connection from `peer`. `None`: no keeper
@@ -375,8 +379,12 @@ pub fn import(state_dir: &Path, peer: SocketAddr) -> anyhow::Result<Option<Arc<[
 ///
 /// # Errors
 /// As [`import`].
-pub fn begin(state_dir: &Path, peer: SocketAddr) -> anyhow::Result<Option<(Seq, Seq)>> {
-    ask_all(state_dir, |keeper| keeper.begin(peer))
+pub fn begin(
+    state_dir: &Path,
+    peer: SocketAddr,
+    application: SocketAddr,
+) -> anyhow::Result<Option<(Seq, Seq)>> {
+    ask_all(state_dir, |keeper| keeper.begin(peer, application))
 }
 
 /// The answer of the first keeper that has one, the current keeper first.

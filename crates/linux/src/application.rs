@@ -11,11 +11,15 @@ use proto::Seq;
 use socket2::SockRef;
 
 use crate::bpf::error::{WireError, WireStep};
-use crate::bpf::object::{Aligned, open, verified};
+use crate::bpf::object::{Aligned, netns_cookie, netns_cookie_of, open, verified};
 use crate::bpf::run::{RunData, run};
 use crate::repair::tcp_info;
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/numbers.bpf.o")));
+
+/// Maximum number of descriptors that the kernel passes in one message (SCM_MAX_FD). With less room, the kernel would cut the message, and the
+/// descriptors that fit would be lost.
+const DESCRIPTORS_MAX: usize = 253;
 
 /// Receives bytes from a Unix stream socket, and the descriptor that came with them. If several descriptors came, keeps the last one and
 /// closes the others.
@@ -26,7 +30,7 @@ pub fn receive_with_descriptor(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
 ) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut space = nix::cmsg_space!([RawFd; 4]);
+    let mut space = nix::cmsg_space!([RawFd; DESCRIPTORS_MAX]);
     let mut slices = [IoSliceMut::new(bytes)];
     let received = recvmsg::<()>(
         socket.as_raw_fd(),
@@ -62,7 +66,7 @@ pub struct ApplicationProgress {
 /// Why the progress of a socket cannot be known.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgressError {
-    /// It is not a TCP socket with a connection, or never had one.
+    /// It is not a TCP socket with a connection, or never had one, or belongs to another network namespace.
     #[error("not a TCP connection")]
     NotAConnection,
     /// The connection has ended, or the application has ended its output. The application's own address is this one.
@@ -87,6 +91,12 @@ pub fn progress(connection: &OwnedFd) -> Result<ApplicationProgress, ProgressErr
     let (true, Some(local)) = (is_tcp, local) else {
         return Err(ProgressError::NotAConnection);
     };
+    // In a network namespace of its own, anybody can have any address.
+    let is_here =
+        netns_cookie_of(connection).is_ok_and(|cookie| netns_cookie().is_ok_and(|own| own == cookie));
+    if !is_here {
+        return Err(ProgressError::NotAConnection);
+    }
     for _ in 0..ATTEMPTS {
         let not_known = |_| ProgressError::NotAConnection;
         let before = tcp_info(connection).map_err(not_known)?;

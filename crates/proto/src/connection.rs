@@ -462,8 +462,12 @@ impl Connection {
             self.output.offset_of(place.output),
         );
         let (Some(input), Some(output)) = (input, output) else {
-            return SnapshotStanding::Refused("it holds before the log's beginning".into());
+            return SnapshotStanding::Unfit("it holds before the log's beginning".into());
         };
+        if input < self.input.base() {
+            // An earlier snapshot has released this input, or the log was begun in the connection's middle.
+            return SnapshotStanding::Unfit("the log lacks input that the application has not read".into());
+        }
         let snapshot = Snapshot {
             number,
             input,

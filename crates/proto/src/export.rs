@@ -104,7 +104,7 @@ pub enum ExportOutcome {
     NotKept(String),
     /// This node does not serve the connection any more.
     Moved,
-    /// The backup did not keep the snapshot in time.
+    /// The backup does not keep the snapshot: not in time, or not at all. An earlier restart point may hold.
     TimedOut,
 }
 
@@ -115,7 +115,9 @@ struct Export {
     number: u64,
     place: ExportPlace,
     state: Arc<[u8]>,
-    /// The calls that wait for the outcome. A later snapshot of the same connection answers the calls of an earlier one, too.
+    /// Whether an application waits for the outcome.
+    has_waiter: bool,
+    /// The calls that get the outcome. A later snapshot of the same connection answers the calls of an earlier one, too.
     calls: Vec<u64>,
     called: Instant,
     arrived: usize,
@@ -169,19 +171,18 @@ impl Exports {
         }
     }
 
-    /// The application has exported a state. `call` identifies its call.
+    /// The application has exported a state. `call` identifies its call. `waits`: the application waits for the outcome.
     pub fn begin(
         &mut self,
         now: Instant,
-        call: u64,
+        (call, waits): (u64, bool),
         client: SocketAddr,
         place: ExportPlace,
         state: Arc<[u8]>,
     ) {
         let queued: usize = self.queue.iter().map(|export| export.state.len()).sum();
         if queued + state.len() > QUEUE_MAX {
-            let why = "too many snapshots wait to be transferred".to_owned();
-            return self.finished.push_back((vec![call], ExportOutcome::NotKept(why)));
+            return self.finished.push_back((vec![call], ExportOutcome::TimedOut)); // a takeover may go on from an earlier one
         }
         self.last_number += 1;
         let export = Export {
@@ -189,6 +190,7 @@ impl Exports {
             number: self.last_number,
             place,
             state,
+            has_waiter: waits,
             calls: vec![call],
             called: now,
             arrived: 0,
@@ -204,6 +206,7 @@ impl Exports {
         match self.queue.iter_mut().find(is_superseded) {
             Some(earlier) => {
                 let superseded = std::mem::replace(earlier, export);
+                earlier.has_waiter |= superseded.has_waiter;
                 earlier.calls.extend(superseded.calls);
             }
             None => self.queue.push_back(export),
@@ -235,6 +238,8 @@ impl Exports {
                 return self.finish(is_kept, &ExportOutcome::Kept);
             }
             Some(SnapshotStanding::Refused(why)) => Some(ExportOutcome::NotKept(why.clone())),
+            // A takeover would go on from an earlier restart point, so the application must not act as if there were no backup.
+            Some(SnapshotStanding::Unfit(_)) => Some(ExportOutcome::TimedOut),
             Some(SnapshotStanding::Waits) | None => None,
         };
         let is_meant = |export: &Export| export.number == receipt.number && export.client == receipt.client;
@@ -255,6 +260,9 @@ impl Exports {
         if receipt.standing.is_some() {
             export.waits = true;
             export.again = now + ASK_AGAIN;
+            if !export.has_waiter {
+                self.finish(is_meant, &ExportOutcome::Kept); // the backup has it, and nobody waits for more
+            }
         }
     }
 

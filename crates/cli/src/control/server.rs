@@ -72,10 +72,9 @@ pub enum Call {
 pub struct ExportRequest {
     /// The service.
     pub service: ServiceIndex,
-    /// The call. The run loop numbers it.
+    /// The call. The run loop numbers it. If the application does not wait for the outcome, the answer comes as soon as the run loop has the
+    /// state.
     pub call: ExportCall,
-    /// Whether the application waits for the outcome. Otherwise the answer comes as soon as the run loop has the state.
-    pub waits: bool,
 }
 
 /// Sending end of the channel for the answer to a [`Call`].

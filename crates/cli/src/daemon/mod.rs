@@ -74,6 +74,8 @@ const NAP_SHORT: Duration = Duration::from_millis(1);
 const MUCH: u64 = 1 << 20;
 /// Maximum number of log records that one turn reads. If there are more, the next turn follows without a rest.
 const BATCH: usize = 4096;
+/// Maximum number of calls that one turn answers. Applications may export without pause.
+const CALLS_MAX: usize = 256;
 /// Number of naps without a record after which the agent sleeps.
 const NAPS_MAX: u32 = 10;
 /// Timeout of a requested stop: the node waits at most this long until the peer can go on without this node.
@@ -313,12 +315,8 @@ impl Agent<'_> {
 impl Agent<'_> {
     /// Gives the node an application's state. The caller gets the outcome, or learns at once that the node has the state.
     fn export(&mut self, request: ExportRequest, reply: oneshot::Sender<ExportOutcome>) {
-        let ExportRequest {
-            service,
-            mut call,
-            waits,
-        } = request;
-        call.call = if waits {
+        let ExportRequest { service, mut call } = request;
+        call.call = if call.waits {
             self.kernel.exports.begin(Some(reply))
         } else {
             let _ = reply.send(ExportOutcome::Kept); // fails only if the application has gone away
@@ -411,9 +409,11 @@ impl Agent<'_> {
 
     fn answer_calls(&mut self) {
         // Listing thousands of connections takes as long as restoring hundreds.
-        while !self.node.is_in_a_hurry()
-            && let Ok(call) = self.calls.try_recv()
-        {
+        for _ in 0..CALLS_MAX {
+            if self.node.is_in_a_hurry() {
+                break;
+            }
+            let Ok(call) = self.calls.try_recv() else { break };
             self.answer(call);
         }
     }

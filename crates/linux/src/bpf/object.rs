@@ -33,7 +33,15 @@ pub fn mount_bpffs() -> Result<(), WireError> {
 
 /// The cookie of this network namespace.
 pub(crate) fn netns_cookie() -> std::io::Result<u64> {
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
+    netns_cookie_of(&socket2::Socket::new(
+        socket2::Domain::IPV4,
+        socket2::Type::DGRAM,
+        None,
+    )?)
+}
+
+/// The cookie of a socket's network namespace.
+pub(crate) fn netns_cookie_of(socket: &impl AsRawFd) -> std::io::Result<u64> {
     let mut cookie = 0_u64;
     let mut len = libc::socklen_t::try_from(size_of::<u64>()).expect("small");
     // SAFETY: the kernel writes `len` bytes into `cookie`.

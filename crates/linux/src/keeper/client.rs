@@ -191,8 +191,16 @@ impl KeeperClient {
     /// # Errors
     /// The channel failed, or the keeper refused this request or gave another answer than expected. Or the keeper refused an earlier
     /// adoption; then this request was not sent.
-    pub fn import(&mut self, peer: SocketAddr) -> Result<Option<Arc<[u8]>>, KeeperClientError> {
-        match self.ask(&KeeperRequest::Import { peer }, &[], &LoggedInput::default())? {
+    pub fn import(
+        &mut self,
+        peer: SocketAddr,
+        application: SocketAddr,
+    ) -> Result<Option<Arc<[u8]>>, KeeperClientError> {
+        match self.ask(
+            &KeeperRequest::Import { peer, application },
+            &[],
+            &LoggedInput::default(),
+        )? {
             KeeperAnswer::State(state) => Ok(state),
             KeeperAnswer::Refused(reason) => Err(KeeperClientError::Refused(reason)),
             _ => Err(KeeperClientError::Unexpected("import")),
@@ -204,8 +212,16 @@ impl KeeperClient {
     ///
     /// # Errors
     /// The channel failed.
-    pub fn begin(&mut self, peer: SocketAddr) -> Result<Option<(Seq, Seq)>, KeeperClientError> {
-        match self.ask(&KeeperRequest::Begin { peer }, &[], &LoggedInput::default())? {
+    pub fn begin(
+        &mut self,
+        peer: SocketAddr,
+        application: SocketAddr,
+    ) -> Result<Option<(Seq, Seq)>, KeeperClientError> {
+        match self.ask(
+            &KeeperRequest::Begin { peer, application },
+            &[],
+            &LoggedInput::default(),
+        )? {
             KeeperAnswer::Begin(begin) => Ok(begin),
             KeeperAnswer::Refused(reason) => Err(KeeperClientError::Refused(reason)),
             _ => Err(KeeperClientError::Unexpected("begin")),

@@ -157,24 +157,27 @@ impl Keeper {
 
     /// The state that the application imports for the connection that comes from `peer`. With policy `snapshot`, the keeper keeps it as
     /// long as the connection lasts, because the application may ask again after its agent was restarted.
-    pub fn state_for(&self, peer: SocketAddr) -> Option<Arc<[u8]>> {
-        match &self.relayed_from(peer)?.adoption.plan {
+    pub fn state_for(&self, peer: SocketAddr, application: SocketAddr) -> Option<Arc<[u8]>> {
+        match &self.relayed(peer, application)?.adoption.plan {
             AdoptionPlan::Replay { state, .. } => state.clone(),
             AdoptionPlan::Http { .. } | AdoptionPlan::Replica { .. } | AdoptionPlan::Silent => None,
         }
     }
 
     /// The sequence numbers in the client's streams at which the application began that has the connection from `peer`.
-    pub fn begin_of(&self, peer: SocketAddr) -> Option<(Seq, Seq)> {
-        match &self.relayed_from(peer)?.adoption.plan {
+    pub fn begin_of(&self, peer: SocketAddr, application: SocketAddr) -> Option<(Seq, Seq)> {
+        match &self.relayed(peer, application)?.adoption.plan {
             AdoptionPlan::Replay { begins_at, .. } => Some(*begins_at),
             AdoptionPlan::Http { .. } | AdoptionPlan::Replica { .. } | AdoptionPlan::Silent => None,
         }
     }
 
-    fn relayed_from(&self, peer: SocketAddr) -> Option<Rc<KeptConnection>> {
-        let live = self.live.borrow();
-        live.values().find(|kept| kept.from.get() == Some(peer)).cloned()
+    /// The connection from `peer` to `application`. Connections of two services may come from the same address.
+    fn relayed(&self, peer: SocketAddr, application: SocketAddr) -> Option<Rc<KeptConnection>> {
+        let is_meant = |kept: &&Rc<KeptConnection>| {
+            kept.from.get() == Some(peer) && kept.adoption.application == application
+        };
+        self.live.borrow().values().find(is_meant).cloned()
     }
 
     pub fn status(&self) -> KeeperStatus {

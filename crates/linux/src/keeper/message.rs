@@ -88,11 +88,13 @@ pub(super) enum KeeperRequest<A = Adoption> {
     /// Asks where an application's reading and writing began in the client's streams. `peer` as for `Import`.
     Begin {
         peer: SocketAddr,
+        application: SocketAddr,
     },
     /// Asks for the state that the application imports for the connection from `peer`, the application's name for the keeper's end of
     /// the connection.
     Import {
         peer: SocketAddr,
+        application: SocketAddr,
     },
     Stop,
 }

@@ -211,8 +211,12 @@ fn on_request(keeper: &Rc<Keeper>, request: Received<KeeperRequest>) -> KeeperAn
     match &request.message {
         KeeperRequest::Status => KeeperAnswer::Status(keeper.status()),
         KeeperRequest::Stop => KeeperAnswer::Stopping,
-        KeeperRequest::Begin { peer } => KeeperAnswer::Begin(keeper.begin_of(*peer)),
-        KeeperRequest::Import { peer } => KeeperAnswer::State(keeper.state_for(*peer)),
+        KeeperRequest::Begin { peer, application } => {
+            KeeperAnswer::Begin(keeper.begin_of(*peer, *application))
+        }
+        KeeperRequest::Import { peer, application } => {
+            KeeperAnswer::State(keeper.state_for(*peer, *application))
+        }
         KeeperRequest::Adopt(_) => match adopt(keeper, request) {
             Ok(relay) => {
                 spawn_local(Box::new(relay).run());

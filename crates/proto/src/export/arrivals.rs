@@ -46,7 +46,7 @@ impl SnapshotArrivals {
             standing,
         };
         if part.size > STATE_MAX || part.at.saturating_add(part.bytes.len()) > part.size {
-            let why = SnapshotStanding::Refused(format!("a state has at most {STATE_MAX} bytes"));
+            let why = SnapshotStanding::Unfit(format!("a state has at most {STATE_MAX} bytes"));
             return Err(receipt(0, Some(why)));
         }
         let known = self
@@ -57,7 +57,7 @@ impl SnapshotArrivals {
             Some(partial) if partial.is_of(&part) => partial,
             Some(partial) if partial.head.number > part.number => {
                 self.partial.push(partial);
-                let why = SnapshotStanding::Refused("a later snapshot was exported".into());
+                let why = SnapshotStanding::Unfit("a later snapshot was exported".into());
                 return Err(receipt(0, Some(why)));
             }
             Some(_) | None => PartialSnapshot::new(&part),

@@ -108,7 +108,7 @@ fn a_state_of_any_size_arrives_whole_also_with_loss() {
             let mut transfer = TransferTestbed::new(loss);
             transfer
                 .exports
-                .begin(transfer.now, 7, client(1), place(3, 4), state(size));
+                .begin(transfer.now, (7, true), client(1), place(3, 4), state(size));
             assert_eq!(
                 transfer.outcomes(1),
                 [(vec![7], ExportOutcome::Kept)],
@@ -124,9 +124,13 @@ fn a_state_of_any_size_arrives_whole_also_with_loss() {
 #[test]
 fn nothing_is_sent_twice_without_loss() {
     let mut transfer = TransferTestbed::new(0);
-    transfer
-        .exports
-        .begin(transfer.now, 1, client(1), place(0, 0), state(10 * PART_MAX));
+    transfer.exports.begin(
+        transfer.now,
+        (1, true),
+        client(1),
+        place(0, 0),
+        state(10 * PART_MAX),
+    );
     transfer.outcomes(1);
     assert_eq!(transfer.sent, 10);
 }
@@ -137,10 +141,10 @@ fn several_states_are_transferred_at_the_same_time() {
     let mut transfer = TransferTestbed::new(0);
     transfer
         .exports
-        .begin(transfer.now, 1, client(1), place(0, 0), state(STATE_MAX));
+        .begin(transfer.now, (1, true), client(1), place(0, 0), state(STATE_MAX));
     transfer
         .exports
-        .begin(transfer.now, 2, client(2), place(0, 0), state(100));
+        .begin(transfer.now, (2, true), client(2), place(0, 0), state(100));
     assert_eq!(transfer.outcomes(1), [(vec![2], ExportOutcome::Kept)]);
     assert_eq!(transfer.outcomes(1), [(vec![1], ExportOutcome::Kept)]);
 }
@@ -151,7 +155,7 @@ fn a_later_snapshot_answers_for_an_earlier_one() {
     for call in 1..=3 {
         transfer.exports.begin(
             transfer.now,
-            call,
+            (call, true),
             client(1),
             place(u32::try_from(call).expect("small"), 0),
             state(10),
@@ -163,12 +167,12 @@ fn a_later_snapshot_answers_for_an_earlier_one() {
     transfer.standing = SnapshotStanding::Waits;
     transfer
         .exports
-        .begin(transfer.now, 4, client(1), place(9, 50), state(10));
+        .begin(transfer.now, (4, true), client(1), place(9, 50), state(10));
     transfer.now += Duration::from_secs(1);
     while transfer.exports.poll_part(transfer.now).is_some() {}
     transfer
         .exports
-        .begin(transfer.now, 5, client(1), place(9, 60), state(10));
+        .begin(transfer.now, (5, true), client(1), place(9, 60), state(10));
     transfer.standing = SnapshotStanding::Kept;
     let mut answered: Vec<u64> = transfer
         .outcomes(2)
@@ -184,9 +188,13 @@ fn a_later_snapshot_answers_for_an_earlier_one() {
 fn a_snapshot_that_waits_is_asked_about() {
     let mut transfer = TransferTestbed::new(0);
     transfer.standing = SnapshotStanding::Waits;
-    transfer
-        .exports
-        .begin(transfer.now, 1, client(1), place(0, 9), state(PART_MAX * 3));
+    transfer.exports.begin(
+        transfer.now,
+        (1, true),
+        client(1),
+        place(0, 9),
+        state(PART_MAX * 3),
+    );
     while let Some(part) = transfer.exports.poll_part(transfer.now) {
         if let Ok(snapshot) = transfer.arrivals.on_part(part) {
             let receipt = PartReceipt {
@@ -211,12 +219,12 @@ fn a_wait_ends() {
     let mut transfer = TransferTestbed::new(1); // all messages are lost
     transfer
         .exports
-        .begin(transfer.now, 1, client(1), place(0, 0), state(10));
+        .begin(transfer.now, (1, true), client(1), place(0, 0), state(10));
     assert_eq!(transfer.outcomes(1), [(vec![1], ExportOutcome::TimedOut)]);
     assert!(transfer.now.since(Instant::ZERO) >= EXPORT_MAX);
     transfer
         .exports
-        .begin(transfer.now, 2, client(1), place(0, 0), state(10));
+        .begin(transfer.now, (2, true), client(1), place(0, 0), state(10));
     transfer.exports.finish_all(&ExportOutcome::Moved);
     assert_eq!(
         transfer.exports.poll_outcome(),
@@ -233,7 +241,7 @@ fn what_waits_is_bounded() {
         let number = u16::try_from(call).expect("small");
         exports.begin(
             Instant::ZERO,
-            call as u64,
+            (call as u64, true),
             client(number),
             place(0, 0),
             vec![0; STATE_MAX].into(),
@@ -241,7 +249,7 @@ fn what_waits_is_bounded() {
     }
     let (calls, outcome) = exports.poll_outcome().expect("one is too many");
     assert_eq!(calls, [all as u64]);
-    assert!(matches!(outcome, ExportOutcome::NotKept(_)));
+    assert_eq!(outcome, ExportOutcome::TimedOut);
     assert_eq!(exports.poll_outcome(), None);
 }
 
@@ -257,7 +265,7 @@ fn bad_parts_are_refused() {
     };
     let refuses = |arrivals: &mut SnapshotArrivals, part| {
         let answer = arrivals.on_part(part);
-        answer.is_err_and(|receipt| matches!(receipt.standing, Some(SnapshotStanding::Refused(_))))
+        answer.is_err_and(|receipt| matches!(receipt.standing, Some(SnapshotStanding::Unfit(_))))
     };
     let mut arrivals = SnapshotArrivals::default();
     assert!(
@@ -308,7 +316,7 @@ fn parts_that_the_backup_has_lost_are_sent_again() {
     let mut transfer = TransferTestbed::new(0);
     transfer
         .exports
-        .begin(transfer.now, 1, client(1), place(0, 0), state(3 * WINDOW));
+        .begin(transfer.now, (1, true), client(1), place(0, 0), state(3 * WINDOW));
     for _ in 0..6 {
         let part = transfer.exports.poll_part(transfer.now);
         let Some(part) = part else { break };
@@ -327,13 +335,13 @@ fn a_later_snapshot_keeps_the_place_of_the_earlier_one() {
     for number in 1..=10 {
         exports.begin(
             Instant::ZERO,
-            number.into(),
+            (number.into(), true),
             client(number),
             place(0, 0),
             state(9 * WINDOW),
         );
     }
-    exports.begin(Instant::ZERO, 11, client(5), place(1, 0), state(1));
+    exports.begin(Instant::ZERO, (11, true), client(5), place(1, 0), state(1));
     while exports.poll_part(Instant::ZERO).is_some() {} // of the first four
     let receipt = PartReceipt {
         number: 1,

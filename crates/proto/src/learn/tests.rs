@@ -728,6 +728,18 @@ fn with_policy_snapshot_a_connection_is_followed_from_anywhere_and_protected_fro
     assert_eq!(testbed.restart(), (3_u64.to_be_bytes().into(), b"cd".to_vec(), 1));
 }
 
+/// The application has not read all of the input from before the log's beginning.
+#[test]
+fn with_policy_snapshot_the_log_must_have_the_unread_input() {
+    let mut testbed = with_snapshots();
+    testbed.speak(Direction::In, b"ask");
+    testbed.speak(Direction::Out, b"reply");
+    assert!(matches!(testbed.export(1, 4, 0), SnapshotStanding::Unfit(_)));
+    assert!(!testbed.is_protected_after(0));
+    assert_eq!(testbed.export(2, 3, 0), SnapshotStanding::Kept);
+    assert_eq!(testbed.restart().1, b"ask");
+}
+
 /// Output that was under way before the wire followed the connection is not in its log.
 #[test]
 fn with_policy_snapshot_output_from_before_must_be_acknowledged_first() {

@@ -41,7 +41,9 @@ pub enum SnapshotStanding {
     Kept,
     /// It becomes the restart point as soon as the output before it is logged.
     Waits,
-    /// It cannot become the restart point, for this reason.
+    /// It cannot become the restart point, for this reason. An earlier restart point may hold.
+    Unfit(String),
+    /// The connection is not protected, for this reason.
     Refused(String),
 }
 
@@ -113,17 +115,17 @@ impl SnapshotTracker {
         }
         let last = self.waiting.back().or(self.point.as_ref());
         if last.is_some_and(|last| snapshot.input < last.input || snapshot.output < last.output) {
-            return SnapshotStanding::Refused("a later snapshot was exported before it".into());
+            return SnapshotStanding::Unfit("a later snapshot was exported before it".into());
         }
         if snapshot.input > logged {
-            return SnapshotStanding::Refused("the log lacks input that the application has read".into());
+            return SnapshotStanding::Unfit("the log lacks input that the application has read".into());
         }
         if snapshot.output > self.said.end() {
             self.wait_for_output(snapshot);
             return SnapshotStanding::Waits;
         }
         if !self.said.rebase(snapshot.output) {
-            return SnapshotStanding::Refused("it came after more than 4 MiB of later output".into());
+            return SnapshotStanding::Unfit("it came after more than 4 MiB of later output".into());
         }
         self.waiting.clear(); // they come before this one
         self.point = Some(snapshot);

@@ -183,6 +183,8 @@ pub enum ServiceInput {
 pub struct ExportCall {
     /// Identifies the call. The caller chooses it.
     pub call: u64,
+    /// Whether the application waits for the outcome.
+    pub waits: bool,
     /// The client of the connection.
     pub client: SocketAddr,
     /// How far the application has read and written.

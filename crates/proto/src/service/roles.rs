@@ -327,6 +327,7 @@ impl Service {
 
     /// Forgets everything that was logged.
     pub(super) fn begin_log(&mut self) {
+        self.arrivals.clear();
         self.table.clear();
         self.unfollowed = Unfollowed::default();
     }

@@ -13,11 +13,12 @@ impl Service {
     pub(super) fn on_export(&mut self, now: Instant, call: ExportCall) {
         let ExportCall {
             call,
+            waits,
             client,
             place,
             state,
         } = call;
-        self.exports.begin(now, call, client, place, state);
+        self.exports.begin(now, (call, waits), client, place, state);
         self.send_snapshots(now);
     }
 

@@ -177,7 +177,11 @@ impl Table {
         let standing = self.change_at(id, None, |connection| {
             connection.on_snapshot(number, place, state)
         });
-        standing.unwrap_or_else(|| refused("the connection has ended"))
+        // The logs may be full, and the connection may have been given up for that.
+        match self.get(id).map(Connection::is_spoiled) {
+            Some(false) => standing.unwrap_or_else(|| refused("the connection has ended")),
+            Some(true) | None => refused("the connection's log was given up"),
+        }
     }
 
     /// Removes a connection whose log has become useless, so that it can be learnt again.

@@ -97,6 +97,7 @@ impl ConnectionExports {
         if let Some(state) = state() {
             self.exports.0.borrow_mut().calls.push_back(ExportCall {
                 call: done,
+                waits: done.is_multiple_of(2),
                 client: self.client,
                 place: self.place(),
                 state: state.into(),

@@ -34,6 +34,15 @@ pub(super) struct SnapshotService {
 pub(super) type StreamStarts =
     Box<dyn Fn(SocketAddr, SocketAddr) -> io::Result<Option<(Seq, Seq)>> + Send + Sync>;
 
+/// How long an application may take to send a state. Its room is taken meanwhile.
+const STATE_TIME: Duration = Duration::from_secs(10);
+
+async fn within_limit<T>(receiving: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::time::timeout(STATE_TIME, receiving)
+        .await
+        .map_err(|_| io::ErrorKind::TimedOut)?
+}
+
 /// What the requests of all applications share.
 pub(super) struct SnapshotServer {
     pub services: Vec<SnapshotService>,
@@ -74,27 +83,29 @@ impl SnapshotServer {
         };
         let size = usize::try_from(size).unwrap_or(usize::MAX);
         match operation {
-            Operation::Import => self.import(size, &connection).await,
+            Operation::Import => self.import(size, connection).await,
             Operation::Export { .. } if size > STATE_MAX => {
                 let mut state = stream.take(size as u64);
-                tokio::io::copy(&mut state, &mut tokio::io::sink()).await?; // the next request begins behind it
+                let mut nowhere = tokio::io::sink();
+                within_limit(tokio::io::copy(&mut state, &mut nowhere)).await?; // the next request begins behind it
                 Ok(Answer::sized(Status::TooLarge, STATE_MAX))
             }
             Operation::Export { waits } => {
                 let room = u32::try_from(size).expect("at most STATE_MAX");
-                let _room = self
+                let room = self
                     .receiving
                     .acquire_many(room)
                     .await
                     .map_err(io::Error::other)?;
                 let mut state = vec![0; size];
-                stream.read_exact(&mut state).await?;
-                self.export(waits, state, &connection).await
+                within_limit(stream.read_exact(&mut state)).await?;
+                drop(room); // from here on the agent's loop bounds the states
+                self.export(waits, state, connection).await
             }
         }
     }
 
-    async fn export(&self, waits: bool, state: Vec<u8>, connection: &OwnedFd) -> io::Result<Answer> {
+    async fn export(&self, waits: bool, state: Vec<u8>, connection: OwnedFd) -> io::Result<Answer> {
         let progress = match self.progress(connection).await {
             Ok(progress) => progress,
             Err(status) => return Ok(Answer::of(status)),
@@ -102,10 +113,10 @@ impl SnapshotServer {
         let Some((service, is_relayed)) = self.find(progress.local) else {
             return Ok(Answer::of(Status::NotProtected));
         };
-        let index = service.index;
+        let (index, application) = (service.index, service.application);
         let begins_at = if is_relayed {
             let (state_dir, peer) = (self.state_dir.clone(), progress.peer);
-            let asked = tokio::task::spawn_blocking(move || keepers::begin(&state_dir, peer));
+            let asked = tokio::task::spawn_blocking(move || keepers::begin(&state_dir, peer, application));
             asked.await.map_err(io::Error::other)?.map_err(io::Error::other)?
         } else {
             (self.stream_starts)(progress.local, progress.peer)?
@@ -120,19 +131,18 @@ impl SnapshotServer {
         };
         let call = ExportCall {
             call: 0, // the agent's loop numbers the calls
+            waits,
             client: progress.peer,
             place,
             state: state.into(),
         };
-        let request = ExportRequest {
-            service: index,
-            call,
-            waits,
-        };
+        let request = ExportRequest { service: index, call };
         let outcome = tokio::time::timeout(OUTCOME_MAX, self.asker.export(request)).await;
         Ok(match outcome {
             Ok(Some(ExportOutcome::Kept)) => Answer::done(true),
             Ok(Some(ExportOutcome::NotKept(_))) => Answer::done(false),
+            // This node has taken over single connections and does not serve the service: it has no backup for them.
+            Ok(Some(ExportOutcome::Moved)) if is_relayed => Answer::done(false),
             Ok(Some(ExportOutcome::Moved)) => Answer::of(Status::Moved),
             Ok(Some(ExportOutcome::TimedOut)) | Err(_) => Answer::of(Status::TimedOut),
             Ok(None) => return Err(io::ErrorKind::ConnectionAborted.into()), // the agent stops: its successor is asked again
@@ -140,8 +150,13 @@ impl SnapshotServer {
     }
 
     /// How far the application has used its connection, or the answer if this is not known.
-    async fn progress(&self, connection: &OwnedFd) -> Result<ApplicationProgress, Status> {
-        match progress(connection) {
+    ///
+    /// Closes the descriptor, so that the application's own close, or its death, still ends the connection. On another thread: the
+    /// application may have set SO_LINGER, with which the close may wait.
+    async fn progress(&self, connection: OwnedFd) -> Result<ApplicationProgress, Status> {
+        let progress = progress(&connection);
+        drop(tokio::task::spawn_blocking(move || drop(connection)));
+        match progress {
             Ok(progress) => Ok(progress),
             Err(ProgressError::NotAConnection) => Err(Status::NotProtected),
             Err(ProgressError::Restless) => Err(Status::TimedOut),
@@ -153,7 +168,7 @@ impl SnapshotServer {
         }
     }
 
-    async fn import(&self, room: usize, connection: &OwnedFd) -> io::Result<Answer> {
+    async fn import(&self, room: usize, connection: OwnedFd) -> io::Result<Answer> {
         let progress = match self.progress(connection).await {
             Ok(progress) => progress,
             Err(status) => return Ok(Answer::of(status)),
@@ -164,7 +179,8 @@ impl SnapshotServer {
             Some((service, true)) => service.index,
         };
         let state_dir = self.state_dir.clone();
-        let asked = tokio::task::spawn_blocking(move || keepers::import(&state_dir, progress.peer));
+        let asked =
+            tokio::task::spawn_blocking(move || keepers::import(&state_dir, progress.peer, progress.local));
         let state = asked.await.map_err(io::Error::other)?.map_err(io::Error::other)?;
         Ok(match state {
             None => Answer::done(false),

@@ -143,8 +143,11 @@ fn an_export_has_the_offsets_of_its_connection() {
     ];
     for (outcome, answer) in outcomes {
         ask(&mut server, 1, 5, b"state", Some(&testbed.application));
-        let ExportRequest { service, call, waits } = testbed.answer(outcome);
-        assert_eq!((service, waits, &*call.state), (3, true, b"state".as_slice()));
+        let ExportRequest { service, call } = testbed.answer(outcome);
+        assert_eq!(
+            (service, call.waits, &*call.state),
+            (3, true, b"state".as_slice())
+        );
         assert_eq!(call.client, testbed.client.local_addr().unwrap());
         assert_eq!(call.place, place(300, 70));
         assert_eq!(hear(&mut server), answer);
@@ -152,7 +155,7 @@ fn an_export_has_the_offsets_of_its_connection() {
     testbed.application.write_all(&[2; 30]).unwrap();
     ask(&mut server, 2, 0, b"", Some(&testbed.application));
     let request = testbed.answer(ExportOutcome::Kept);
-    assert!(!request.waits);
+    assert!(!request.call.waits);
     assert_eq!(request.call.place, place(300, 100));
     assert_eq!(hear(&mut server), (0, 1, 0));
 }

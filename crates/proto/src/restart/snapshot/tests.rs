@@ -105,7 +105,7 @@ fn output_that_differs_is_noticed() {
 
 #[test]
 fn a_snapshot_that_cannot_be_the_restart_point_is_refused() {
-    let refused = |standing| matches!(standing, SnapshotStanding::Refused(_));
+    let refused = |standing| matches!(standing, SnapshotStanding::Unfit(_));
     let mut tracker = SnapshotTracker::default();
     tracker.on_output(&output(0..1_000));
     assert!(
