@@ -48,7 +48,8 @@ struct service_state {
 	__u64 deaths;        /* number of this service's sockets that dying processes released */
 	__u64 peer_seen_ns;  /* when the other node last sent a packet of the service here, CLOCK_MONOTONIC */
 	__u64 epoch;         /* epoch of the gate, kept for a successor of the agent */
-	/* Number of packets that passed unlogged because the agent was away. Packets that a closing gate then stopped are included. */
+	/* Number of packets that were not logged because the agent was away. Each packet is counted before its gate is read, so the number
+	   includes packets that a closed gate then dropped. */
 	__u64 unlogged;
 	__u64 until_ns;      /* end of the right to speak alone, CLOCK_MONOTONIC; 0: no end */
 	__u64 hold_until_ns; /* until this time no payload and no FIN of a client reaches the primary, CLOCK_MONOTONIC; 0: no hold */
@@ -132,13 +133,13 @@ struct record {
 	__u16 service; /* index into the state array */
 	__u8 direction;
 	__u8 flags;
-	__u64 after;   /* position in `ring_overflow` if this record is in `ring`, and vice versa: read the records before it first */
+	__u64 after;   /* end of the other ring (`ring` or `ring_overflow`) before this record was reserved: read that ring up to there first */
 };
 
 #define RECORD_CHECKSUM_TRUSTED 1 /* hardware verified the checksum, or a sender on this machine left the checksum to hardware */
 #define RECORD_CHECKSUM_UNKNOWN 2 /* this kernel does not say whether the checksum was left to hardware */
 
-/* Outcome of a packet, and its reason. Each service has a counter for each reason; wire/abi.rs has their readable names. */
+/* Counters of each service: one for each outcome of a packet with its reason, and two sums of bytes. wire/abi.rs has readable names. */
 enum reason {
 	REASON_LOGGED_IN = 0,
 	REASON_LOGGED_OUT,

@@ -28,14 +28,15 @@
 struct addresses {
 	__u8 source[16];
 	__u8 destination[16];
-	__u32 l4;      /* offset of the transport header */
+	__u32 l4;      /* offset of the transport header; without meaning if `fragment` or `obscure` is 1 */
 	__u8 protocol;
 	__u8 fragment; /* 1: a fragment of a larger packet */
 	__u8 v6;
-	__u8 obscure;  /* 1: no transport header found: too many extension headers, one is cut off, or one is in a fragment */
+	__u8 obscure;  /* 1: transport protocol unknown: too many extension headers, one is cut off, or one is in a fragment */
 };
 
-/* Like bpf_skb_load_bytes, but without the call if the bytes are in the packet's linear part. Headers almost always are there. */
+/* Like bpf_skb_load_bytes, but without the call if the bytes begin within LINEAR_MAX, in the packet's linear part.
+   Headers almost always are there. */
 static __always_inline int load(struct __sk_buff *skb, __u32 at, void *to, __u32 len) {
 	if (at <= LINEAR_MAX) {
 		void *from = (void *)(long)skb->data + at;

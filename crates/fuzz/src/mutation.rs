@@ -1,5 +1,5 @@
-//! Makes inputs in the target's language. An input begins as an input of the corpus or as a sequence of phrases, and is then changed at a
-//! few places.
+//! Makes inputs in the target's language. An input begins as an input of the corpus or as a sequence of phrases, and is then changed at up
+//! to five places.
 
 use std::path::PathBuf;
 

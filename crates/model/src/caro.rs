@@ -22,8 +22,8 @@ pub fn scenario_3_round_trips(second_rto_s: f64, primary_rtt_s: f64, alternate_r
     ((second_rto_s + primary_rtt_s) / alternate_rtt_s).max(1.0)
 }
 
-/// Number of round trips on the primary path during which a sender with PMR = 1 sends no new data, in scenario 4 (Eq. 10). Scenario 4: both
-/// packets after the timeout are lost.
+/// Number of round trips on the primary path during which a sender with PMR = 1 sends no new data, in scenario 4, by Eq. 10 (an upper
+/// bound). Scenario 4: both packets after the timeout are lost.
 ///
 /// `second_rto_s` (RTO₁²) is how long the primary's second timeout in a row takes, at least 2 s. `alternate_rto_s` (RTO₂¹) is how long the
 /// alternate's first timeout takes, at least 1 s. All times are in seconds.

@@ -19,9 +19,10 @@ use crate::spill::LogFull;
 pub enum RestartPolicy {
     /// The restart point moves at message boundaries of HTTP/1.
     Http,
-    /// A second application gets the same input. Its output is compared with the primary's, and dropped.
+    /// A second application gets the same input. Output that repeats the primary's is compared with it, and dropped.
     Replica,
-    /// At a takeover an application gets the connection's input from its start. Its output is compared with the primary's, and dropped.
+    /// At a takeover an application gets the connection's input from its start. Output that repeats the primary's is compared with it, and
+    /// dropped.
     Replay,
     /// As `Replay`, but from the last state on that the primary's application has exported. The application imports this state.
     Snapshot,
@@ -194,7 +195,7 @@ impl Replica {
         self.comparison.replica_surplus()
     }
 
-    /// The replica's connection failed.
+    /// The replica cannot follow, for this reason.
     pub fn on_failure(&mut self, reason: String) {
         self.comparison.fail(reason);
     }
@@ -221,7 +222,8 @@ impl Follower {
         }
     }
 
-    /// The follower of a connection that is learnt in its middle: between two exchanges with policy `http`, anywhere with policy `snapshot`.
+    /// The follower of a connection that is learnt in its middle: anywhere with policy `snapshot`, between two exchanges with other
+    /// policies.
     pub fn learnt(policy: RestartPolicy, rules: Rules) -> Self {
         match policy {
             RestartPolicy::Http | RestartPolicy::Replica | RestartPolicy::Replay => {
@@ -239,7 +241,7 @@ impl Follower {
         }
     }
 
-    /// The replica, if the policy has one.
+    /// The replica, if one follows the connection.
     pub fn replica(&self) -> Option<&Replica> {
         match self {
             Self::Replica(replica) => Some(replica),
@@ -439,7 +441,7 @@ impl Follower {
             Some(_) if to_fin.is_some_and(|bytes| !tracker.ends_after(bytes)) => {
                 Err("the client may have the server's FIN, and the reply is not the connection's last".into())
             }
-            // All bytes that were not sent yet belong to the reply's body, and a restarted application sends the same body.
+            // All bytes from the hole's start on belong to the reply's body, and a restarted application sends the same body.
             Some(body) if !matches!(body.position, BodyPosition::Chunked(_)) => Ok(()),
             _ => Err("the client may have reply bytes beyond the log, and a restart may send others".into()),
         }

@@ -34,7 +34,7 @@ fn some_restored() -> RestoredConnections {
     }
 }
 
-/// A node that answers every call, until its server is dropped.
+/// Runs `work` with a node that answers calls for the status, connections, restored connections and orders.
 fn with_node(work: impl FnOnce(&Path)) {
     let dir = tempfile::tempdir().unwrap();
     let (woken, wake) = channel();

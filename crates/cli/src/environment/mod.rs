@@ -15,8 +15,8 @@ use crate::config::{ArbiterSettings, Config, NodeRole, ServiceSettings};
 use crate::daemon::accepts;
 pub use findings::Findings;
 
-/// How long neighbours may take to answer. A neighbour that is there answers in a millisecond. Three questions fit into this
-/// time.
+/// How long neighbours may take to answer. A neighbour that is there answers in a millisecond. Each request is sent three times within
+/// this time.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// End of an error message: what the operator can do if the peer does not answer.
@@ -207,7 +207,7 @@ struct Check<'a> {
 impl Check<'_> {
     fn problem(&mut self, index: usize, key: &str, what: String) {
         let problem = self.config.problem(&format!("service[{index}].{key}"), what);
-        // Services at one address share their problems.
+        // Each problem is listed once.
         if !self.findings.problems.contains(&problem) {
             self.findings.problems.push(problem);
         }
@@ -395,7 +395,8 @@ impl Check<'_> {
         }
     }
 
-    /// The peer must answer on at least one link of `[peer]`. A node can start while the other links are cut.
+    /// The peer must answer on at least one link of `[peer]`, unless there is a link on which nobody can be asked. A node can start while
+    /// the other links are cut.
     fn links(&mut self, links: &[CheckedLink<'_>], answers: &NeighbourAnswers) {
         let silence = |link: &CheckedLink<'_>| {
             let peer = link.address;

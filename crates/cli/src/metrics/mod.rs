@@ -1,8 +1,8 @@
 //! The metrics endpoint of a node, of an edge and of a tunnel: the contents of `steadfast status`, for Prometheus.
 //!
 //! One thread serves `GET /metrics` in the text exposition format 0.0.4. To make the page, the thread asks the agent for its status, as a
-//! client of the control socket does, but at most once a second. The thread limits the connections, the memory and the time that its
-//! clients can use. If the thread fails, connections stay protected.
+//! client of the control socket does. The thread uses a page for a second. The thread limits the connections, the memory and the time that
+//! its clients can use. If the thread fails, connections stay protected.
 
 mod edge;
 mod exposition;
@@ -31,7 +31,7 @@ pub use edge::edge_exposition;
 pub use exposition::exposition;
 pub use tunnel::tunnel_exposition;
 
-/// Maximum age of an answer. Clients that ask more often get the same answer again.
+/// Maximum age of a page. Clients that ask more often get the same page again.
 const FRESH: Duration = Duration::from_secs(1);
 /// Maximum number of connections at a time; others wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 16;
@@ -52,7 +52,7 @@ type PageMaker = Box<dyn Fn() -> Result<String, String> + Send + Sync>;
 /// configured yet, the thread retries once a second, because the agent must start without its metrics, too.
 ///
 /// # Errors
-/// If the thread cannot be started.
+/// If the event loop or the thread cannot be started.
 pub fn serve(
     listen: SocketAddr,
     make_page: impl Fn() -> Result<String, String> + Send + Sync + 'static,

@@ -28,7 +28,7 @@ enum SealState {
     Plain,
     Handshake(Box<HandshakeState>),
     Ready(Box<StatelessTransportState>),
-    /// The handshake failed.
+    /// The handshake failed, or a handshake message came at a wrong time.
     Broken,
 }
 

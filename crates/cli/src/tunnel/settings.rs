@@ -48,7 +48,8 @@ pub struct TunnelFile {
     pub path_max_retrans: Option<u32>,
     /// The policy by which data moves to another path, and back.
     pub failover: Option<TunnelFailover>,
-    /// Number of timeouts in a row after which data leaves the primary path for good (CPT). Only the policies `dormant-…` have it.
+    /// If the primary path has more timeouts in a row than this number, data leaves the path for good (CPT). Only the policies `dormant-…`
+    /// have it.
     pub change_over: Option<u32>,
     /// Metrics for Prometheus.
     pub metrics: Option<TunnelMetrics>,

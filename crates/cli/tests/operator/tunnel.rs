@@ -278,7 +278,7 @@ fn assert_over(stream: &mut TcpStream) {
     }
 }
 
-/// Bytes of a reply.
+/// Bytes of a request or of a reply.
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 7 + at / 251) as u8).collect()
 }
@@ -328,7 +328,7 @@ fn resets_pass_in_both_directions() {
                     break Err(error);
                 }
             },
-            // The server does not read until the client is gone.
+            // The server does not read. It waits until its socket has an error.
             _ => loop {
                 if let Some(error) = stream.take_error().unwrap() {
                     break Err(error);
@@ -464,7 +464,8 @@ fn a_thousand_connections_share_an_association() {
     }
 }
 
-/// Ends of the tunnel stop, are killed and come back. Connections are reset, never left hanging, and new ones work.
+/// Ends of the tunnel stop, are killed and come back. Connections end and new ones work. Connections end by a reset, except at
+/// a killed end.
 #[test]
 fn what_an_end_loses_is_reset_and_new_connections_work() {
     let Some(network) = TunnelNetwork::new("what_an_end_loses_is_reset_and_new_connections_work") else {

@@ -230,7 +230,7 @@ impl Rows {
     /// Writes each table that has rows as `SCENARIO.TABLE.csv`.
     ///
     /// # Errors
-    /// Names the file that cannot be written.
+    /// If a file cannot be written.
     pub fn write(&self, directory: &Path, scenario: &str) -> Result<()> {
         write(directory, scenario, "flows", &self.flows)?;
         write(directory, scenario, "windows", &self.windows)?;
@@ -247,7 +247,7 @@ impl Rows {
     /// Reads the tables that [`Rows::write`] wrote. A table without a file is empty.
     ///
     /// # Errors
-    /// If a file is not such a table. The error names the file.
+    /// If a file is not such a table, or cannot be read.
     pub fn read(directory: &Path, scenario: &str) -> Result<Self> {
         Ok(Self {
             flows: read(directory, scenario, "flows")?,

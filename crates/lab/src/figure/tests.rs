@@ -337,8 +337,8 @@ pub fn simulated(name: &str, text: &str) -> FigureScenario {
     FigureScenario::parse(Path::new(name), &text).unwrap()
 }
 
-/// Reduces the number of transfers in a scenario of SCTP. Otherwise, the informed policy alone would be judged at more than a thousand
-/// points.
+/// Reduces the number of transfers and of points in a scenario of SCTP. Otherwise, the informed policy alone would be judged at more than a
+/// thousand points.
 fn thinned(name: &str, text: &str) -> String {
     let mut thin = String::new();
     let is_informed = name.starts_with("caro-informed");

@@ -17,7 +17,7 @@ pub struct JudgedConnection {
     pub has_beginning: bool,
     to_service: JudgedStream,
     to_client: JudgedStream,
-    /// For each node: whether the node's capture has shown the client's SYN.
+    /// For each node: whether the node's capture has shown the client's SYN, or counts as having shown it (`meet_wire`).
     syn_seen: [bool; 2],
     /// The expected wire at the time of the connection's last packet. Packets at times without a wire do not change this field.
     wire: Option<Met>,
@@ -47,7 +47,7 @@ struct JudgedStream {
     first: Option<Seq>,
     /// End of the data sent so far.
     end: u64,
-    /// The bytes that each node has seen. A FIN counts as one more byte.
+    /// The bytes that each node has seen, or counts as having seen (`meet_wire`). A FIN counts as one more byte.
     seen: [OffsetSet; 2],
 }
 

@@ -20,15 +20,15 @@
 //!   primary, or the wire itself sent them. Mode `prs` only.
 //! * **open-commit**: when a SYN-ACK is shown, the SYN is earlier in the wire's capture.
 //! * **through-wire**: while there is a wire, segments reach the router from the wire's Ethernet address (mode `pr` requires this only of
-//!   SYN-ACKs). At any time, they come from the Ethernet address of one of the nodes.
+//!   SYN-ACKs, mode `immediate` of no segment). At any time, they come from the Ethernet address of one of the nodes.
 //! * **one-voice**: the origin ([`voice`]) of the shown segments changes at most once for each expected role change, and not before that
 //!   role change. So after the survivor's first own segment, no segment of the other node is shown. If only some connections change their
 //!   node, the rule applies to each connection separately.
 //! * **same-content**: the byte shown at an offset never differs from the byte that was shown there before. Only captured bytes are
 //!   compared, and only the last [`CONTENTS_MAX`] bytes are remembered.
 //! * **one-sequence**: there is one initial sequence number, and no segment is 2³⁰ or more away from the bytes sent so far.
-//! * **keeps-acknowledged**: acknowledged bytes are not asked for again. The acknowledgement number never falls below a number that was
-//!   shown at the same point [`Highest::OVERTAKING_NS`] or longer ago. (A lower number within that time belongs to a segment that was
+//! * **keeps-acknowledged**: acknowledged bytes are not asked for again. An acknowledgement number is never lower than a number that
+//!   the same capture showed at least [`Highest::OVERTAKING_NS`] earlier. (A lower number within that time belongs to a segment that was
 //!   overtaken on its way.)
 //! * **keeps-time**: timestamps do not go back, with the same tolerance for overtaken segments (RFC 7323 §5, PAWS: the client would drop
 //!   segments whose timestamps go back).
@@ -37,8 +37,8 @@
 //! Segments of the service may overtake each other on the way to the client. So the last three rules, which concern the order,
 //! are checked at the router. They are checked at the client only if the router's capture is not whole.
 //!
-//! A capture that missed packets cannot prove that something is absent. The judge lists statements that need such a
-//! capture as unproven, and does not apply rules that would then find false violations. Connections whose SYN was not
+//! A capture that missed packets cannot prove that something is absent. The judge lists statements that need a whole
+//! capture as unproven, and does not apply rules that would find false violations without one. Connections whose SYN was not
 //! captured are exempt from the commit rules. Checksums are not verified, so a forged segment that every kernel drops
 //! counts as seen.
 

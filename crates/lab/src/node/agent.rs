@@ -117,7 +117,8 @@ impl PairSetup {
         }
     }
 
-    /// Starts both daemons, on `nodes`, and waits until the pair is duplex. The daemons' files are in `directory`.
+    /// Starts both daemons, on `nodes`, and waits until the pair is duplex. The configurations, the key and the
+    /// daemons' output are in `directory`.
     ///
     /// # Errors
     /// If a daemon cannot be started or does not become duplex.

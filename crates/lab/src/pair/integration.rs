@@ -28,10 +28,10 @@ pub struct Integration {
     /// service, but takes CPU time from the clients.
     #[serde(serialize_with = "as_optional_nanos")]
     pub begun_at: Option<Instant>,
-    /// When both nodes said that the service is duplex.
+    /// When both nodes said that the service is duplex, or when the run gave up waiting for this.
     #[serde(serialize_with = "as_optional_nanos")]
     pub duplex_at: Option<Instant>,
-    /// When the node's agent reported that every connection is protected, if the run waited for this.
+    /// When the node's agent reported that every connection is protected, or when the run gave up waiting. `None` if the run did not wait.
     #[serde(serialize_with = "as_optional_nanos")]
     pub protected_at: Option<Instant>,
     /// When the other node got this node's first heartbeat, according to the capture.
@@ -110,7 +110,7 @@ impl Integration {
     }
 
     /// Milliseconds from the return until every connection was protected, or, if the run did not wait for this, until the service was
-    /// duplex. `None` if neither happened.
+    /// duplex. `None` if the run waited for neither.
     pub fn whole_after_ms(&self) -> Option<f64> {
         let whole = self.protected_at.or(self.duplex_at)?;
         Some(ms(self.returned_at.as_nanos(), whole.as_nanos()))

@@ -21,7 +21,7 @@ pub struct LabRun<'a> {
     pub seed: u64,
     /// The directory of the run's files.
     pub directory: PathBuf,
-    /// Removes everything that the run creates.
+    /// Removes everything that the run creates, except a kept directory.
     pub teardown: &'a Teardown,
     is_kept: bool,
     progress: &'a Progress,

@@ -1,5 +1,5 @@
-//! `steadfast-lab split`: finds which node speaks when. Both nodes live, but they do not hear each other, or one of
-//! them is stopped.
+//! `steadfast-lab split`: finds which node speaks when. Both nodes live, but they do not hear each other, or the
+//! processes of one node are paused for a while.
 
 mod cell;
 mod command;

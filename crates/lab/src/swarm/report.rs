@@ -21,9 +21,10 @@ pub struct SwarmReport {
     pub empty_cells: u64,
     pub runs_per_cpu_second: f64,
     pub connections: u64,
-    /// Connections that no node could continue at some time.
+    /// Connections that no node could continue at some time, and that did not complete.
     pub connections_orphaned: u64,
-    /// Connections for which a node spoke under its lease, and then failed before the other node knew the sent data.
+    /// Connections for which a node spoke under its lease, and then failed or was replaced before the other node knew the
+    /// sent data.
     pub connections_lent_in_vain: u64,
     /// Connections for which a node spoke after its lease had ended, while the other node spoke. The node could not know this, because its
     /// clock had stood still.

@@ -20,7 +20,7 @@ pub struct Timeline {
     pub footnote: String,
 }
 
-/// One run. All times are nanoseconds of the captures' clock.
+/// One run. All points in time are nanoseconds of the captures' clock.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimelinePanel {
     /// The heading, like "with Steadfast".

@@ -139,8 +139,9 @@ impl StateWords {
             .fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Begins a new epoch of caching, goes on with the current epoch, or ends it: see `EdgeAction::SetCopies`. No two strings ever have the
-    /// same epoch. So the programs know that the cache holds nothing of a flow that has moved to another string.
+    /// Begins a new epoch of caching, goes on with the current epoch, or ends it: see `EdgeAction::SetCopies`. No two strings ever
+    /// have the same epoch, except epoch 0 (no copies). The programs know in which epoch each flow was cached. After a flow has moved to
+    /// another string, this epoch differs from the string's epoch. Then the string's cache holds nothing of the flow.
     pub(super) fn set_copies(&self, string: usize, copies: CopiedPackets) {
         // SAFETY: the field is a field of the state.
         let last = self.word32(|state| unsafe { &raw mut (*state).last_caching_epoch });

@@ -78,8 +78,8 @@ impl AdoptionPlan {
     }
 }
 
-/// A message from the agent. The agent sends an adoption by reference and keeps the adoption. So if one keeper cannot take the connection,
-/// the agent can give it to another keeper.
+/// A message from the agent. For the agent, `A` is a reference to an [`Adoption`], so the agent still has the adoption after it has sent
+/// the message. If one keeper cannot take the connection, the agent can give the connection to another keeper.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum KeeperRequest<A = Adoption> {
     /// The message carries the client's socket, the replica's socket if the plan has one, and the logged input as a blob.
@@ -90,8 +90,8 @@ pub(super) enum KeeperRequest<A = Adoption> {
         peer: SocketAddr,
         application: SocketAddr,
     },
-    /// Asks for the state that the application imports for the connection from `peer`, the application's name for the keeper's end of
-    /// the connection.
+    /// Asks for the state that the application is to import for one connection. `peer` is the remote address that the application sees:
+    /// the keeper's address and port.
     Import {
         peer: SocketAddr,
         application: SocketAddr,
@@ -105,8 +105,8 @@ pub(super) enum KeeperAnswer {
     Adopted,
     Refused(String),
     Status(KeeperStatus),
-    /// The sequence numbers of the first byte that the application has read and of the first one that it has written. `None`: the keeper has
-    /// no such connection, or its application has not begun at a restart point.
+    /// The sequence numbers of the first byte that the application has read and of the first one that it has written. `None`: the keeper
+    /// has no such connection, or its application has not begun at a restart point.
     Begin(Option<(Seq, Seq)>),
     /// The state. `None`: the keeper has no such connection, or it began without a state.
     State(Option<Arc<[u8]>>),

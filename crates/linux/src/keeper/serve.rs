@@ -52,7 +52,7 @@ fn at<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> KeeperError {
 /// of its parent. It ignores SIGHUP and SIGINT, which are meant for the parent.
 ///
 /// # Errors
-/// The control socket cannot be made, or another keeper serves at its path.
+/// If a step of the start fails. The error names the step. For example, another keeper serves at the control socket's path.
 pub fn run(options: KeeperOptions) -> Result<(), KeeperError> {
     detach()?;
     let runtime = tokio::runtime::Builder::new_current_thread()

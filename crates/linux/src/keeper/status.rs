@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 pub struct KeeperStatus {
     /// Sums, by service.
     pub services: BTreeMap<String, KeeperServiceStatus>,
-    /// The live connections, sorted by id.
+    /// The live connections, sorted by id for each keeper.
     pub connections: Vec<KeeperConnectionStatus>,
-    /// The connections that ended last, at most [`ENDED_MAX`], oldest first.
+    /// The connections that ended last, at most [`ENDED_MAX`], oldest first for each keeper.
     pub ended: Vec<EndedStatus>,
 }
 

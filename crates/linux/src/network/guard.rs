@@ -1,5 +1,5 @@
-//! The second guard (nftables). While this node has no right to speak, the guard drops all segments that this node itself sends from a
-//! service's address.
+//! The second guard (nftables). While this node has no right to speak, the guard drops all segments that this node itself sends to other
+//! hosts from a service's address.
 //!
 //! The guard is independent of the eBPF programs. If these programs have a bug or are absent (`tc filter del`), no client is reset, and no
 //! client gets an answer that the primary does not know of. A kernel sends a RST of its own accord for every segment that meets no
@@ -66,7 +66,7 @@ pub(super) const REFUSED: &str = "refused";
 /// Number of rules in a whole table.
 const RULES: usize = 11;
 
-/// Whether the table is as it was made, and `speakers` may speak. This check costs a few messages to the kernel.
+/// Whether the table has all its rules and services, and `speakers` may speak. This check costs a few messages to the kernel.
 pub(super) fn stands(
     voice: &SpeakerSets,
     table: &str,

@@ -293,7 +293,7 @@ fn the_fin_of_a_process_that_died_is_not_heard() {
     }
 }
 
-/// A bare acknowledgement after a silenced FIN has a sequence number behind this FIN. A client that believed the number would ignore the
+/// A bare acknowledgement after a silenced FIN has the FIN's sequence number plus one. A client that believed this number would ignore the
 /// survivor, because the survivor continues with the FIN's number.
 #[test]
 fn nothing_without_data_is_heard_behind_a_silenced_fin() {
@@ -318,7 +318,7 @@ fn nothing_without_data_is_heard_behind_a_silenced_fin() {
     }
 }
 
-/// A server's death is noticed whether it listened at the VIP, at every address, or at every address of both families, also with Multipath
+/// A server's death is noticed also if the server listened at every address of one family or of both families, with or without Multipath
 /// TCP.
 #[test]
 fn a_server_is_known_wherever_it_listens() {
@@ -447,7 +447,7 @@ fn the_rst_of_a_process_that_died_is_not_heard() {
 }
 
 /// The dead process' connection continues elsewhere. So the primary's kernel must not send the output that it still
-/// holds. The listener and other connections continue.
+/// holds.
 #[test]
 fn what_a_dead_process_leaves_is_destroyed_without_a_word() {
     for family in Family::BOTH {

@@ -77,9 +77,9 @@ impl ClientState {
         self.heard = true;
     }
 
-    /// A segment announces the window if it acknowledges more, or is newer than the last segment that announced the
-    /// window. An equally new segment announces it only if it enlarges or closes the window
-    /// (`tcp_may_update_window`).
+    /// The client's first segment after its SYN announces the window. A later segment announces it if the segment acknowledges
+    /// more, or is newer than the last segment that announced the window. An equally new segment announces it only if it enlarges or closes
+    /// the window (`tcp_may_update_window`).
     fn note_window(&mut self, segment: &Segment<'_>, acknowledges_more: bool) {
         let window = u32::from(segment.window) << self.window_shift;
         if !self.heard {

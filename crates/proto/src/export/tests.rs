@@ -163,7 +163,7 @@ fn a_later_snapshot_answers_for_an_earlier_one() {
     }
     assert_eq!(transfer.outcomes(1), [(vec![3, 2, 1], ExportOutcome::Kept)]);
     assert_eq!(transfer.arrived.len(), 1, "the first two were never sent");
-    // The first one waits at the backup for output, and the second one is the restart point before that.
+    // Call 4 has been sent, but not answered, when call 5 begins. The backup's answer to call 5 also answers call 4.
     transfer.standing = SnapshotStanding::Waits;
     transfer
         .exports

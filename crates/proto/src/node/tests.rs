@@ -482,7 +482,7 @@ fn an_agent_that_goes_on_misses_a_peer_that_it_has_never_heard() {
             let mut two = Two::new(arbiter);
             two.pass(SHORT).kill(dies).replace(lives).pass(SHORT * 3);
             let early = two.nodes[lives].service(0).role_and_epoch();
-            assert_eq!(early.1, 2, "{arbiter:?}: it gives the other one time, {early:?}");
+            assert_eq!(early.1, 2, "{arbiter:?}: waits for the other node, {early:?}");
             two.pass(LONG);
             assert_eq!(
                 two.nodes[lives].service(0).role_and_epoch(),
@@ -493,7 +493,7 @@ fn an_agent_that_goes_on_misses_a_peer_that_it_has_never_heard() {
     }
 }
 
-/// The earlier agent closed the gate and died before all connections were decided.
+/// An earlier agent died and left this gate.
 #[test]
 fn an_agent_that_goes_on_alone_has_the_right_to_speak_at_once() {
     for (gate, may_speak) in [
@@ -641,7 +641,7 @@ fn only_who_has_served_is_deposed() {
     assert_eq!(deposed(&mut two.nodes[0]), [true]);
 }
 
-/// The gates that a node sets, and the ends of its connections, in order.
+/// The gates `Mute` and `Primary` that a node sets, and the ends of its connections, in order.
 fn gates(node: &mut Node) -> Vec<&'static str> {
     let wanted = std::iter::from_fn(|| node.poll_action());
     wanted

@@ -61,10 +61,10 @@ pub enum ConnectError {
 pub struct EndpointCounts {
     /// INITs that were answered.
     pub inits: u64,
-    /// INITs that were refused or dropped.
+    /// INITs that were refused or dropped, except those whose only answer is a repeated SHUTDOWN ACK.
     pub refused_inits: u64,
-    /// Cookies that this endpoint did not make or made too many epochs ago, and cookies that came with a wrong tag or port, or from an
-    /// address that is not in the INIT.
+    /// Cookies that this endpoint did not make, or made more than four cookie lives ago. Also cookies that came with a wrong tag or port,
+    /// or from an address that is not in the INIT.
     pub forged_cookies: u64,
     /// Cookies that came too late.
     pub stale_cookies: u64,
@@ -72,7 +72,7 @@ pub struct EndpointCounts {
     pub replayed_cookies: u64,
     /// Valid cookies without a proof that the caller knows the key.
     pub unproven_cookies: u64,
-    /// Packets of no association, and packets from an address that no host has.
+    /// Packets of no association, packets to another port, and packets from an address that no host has.
     pub strays: u64,
     /// Answers that were dropped because too many waited.
     pub dropped: u64,
@@ -104,7 +104,7 @@ impl SctpEndpoint {
     /// An endpoint that answers calls while it has fewer than `associations_max` associations. With 0, it only calls. An association that
     /// has ended counts until its events and messages have been read. `secret` is 32 random bytes.
     ///
-    /// All functions treat an IPv4-mapped IPv6 address as the IPv4 address in it.
+    /// All functions except `handle_too_large` treat an IPv4-mapped IPv6 address as the IPv4 address in it.
     ///
     /// # Errors
     /// If the configuration is invalid, or there are more than [`PATHS_MAX`] addresses.
@@ -295,7 +295,8 @@ impl SctpEndpoint {
         counts
     }
 
-    /// Removes an AUTH chunk in front of a COOKIE ECHO. Returns whether the sender may call: the sender knows the key, or no key is needed.
+    /// If a key is needed, removes an AUTH chunk in front of a COOKIE ECHO. Returns whether the sender may call: the sender knows the key,
+    /// or no key is needed.
     fn take_proof(&self, packet: &mut SctpPacket) -> bool {
         let Some(key) = &self.call_key else {
             return true;
@@ -475,7 +476,8 @@ impl SctpEndpoint {
             self.counts.forged_cookies += 1;
             return false;
         }
-        // The cookie was sent to this address and has come back. Any other source may be forged, even if the INIT lists it.
+        // The cookie went to the INIT's source address and came back, so that address is proven. `from` may be forged, even if the INIT
+        // lists it.
         let proven = content.source().unwrap_or(from);
         if !is_proven {
             self.counts.unproven_cookies += 1;

@@ -73,8 +73,8 @@ impl Standing {
             (Role::Primary, Role::Backup) => (same && word.leaves).then_some(RoleEvent::PeerLeaves),
             // The arbiter gave the epoch to this node's earlier agent and refused it to the peer. The peer lets no packet pass now.
             (Role::Primary, Role::Standby) if later || same => Some(RoleEvent::PeerLeaves),
-            // If either node leaves, the peer does not return. Otherwise there is no event: perhaps this node's consent has not reached the
-            // returning peer yet.
+            // If either node leaves, the peer does not return. Otherwise there is no event: the peer may have sent this word before it
+            // heard that it may return.
             (Role::Primary, Role::Standby | Role::Joining) => {
                 (word.leaves || self.leaves()).then_some(RoleEvent::PeerSilent)
             }
@@ -151,7 +151,7 @@ mod tests {
 
     /// One line for each pair of roles that has an event. Its three columns are for words of an earlier epoch, of the
     /// same epoch, and of a later epoch. A column shows three events if they differ: for a plain word, for a node that
-    /// leaves, and for a node that yields.
+    /// leaves and yields, and for a node that only yields.
     fn matrix(is_primary: bool) -> String {
         let mut table = String::new();
         for own in Role::ALL {

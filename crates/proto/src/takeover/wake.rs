@@ -18,8 +18,8 @@ const TIMESTAMPS: usize = 12;
 /// that is more. If the window was closed, no other packet would open it.
 ///
 /// The next packets carry the beginning of the output that the client has not acknowledged. Packets that were on their way when the primary
-/// died are lost, and the restored socket has no estimate of the path yet, so the socket would resend them only after its first timeout. A
-/// client that has these bytes drops them.
+/// died may be lost, and the restored socket has no estimate of the path yet, so the socket would resend them only after its first timeout.
+/// A client that has these bytes drops them.
 pub fn wake(connection: &Connection, offered: u32, now: Instant) -> Vec<Vec<u8>> {
     let endpoint = connection.endpoint();
     let acknowledgement = acknowledgement(&endpoint, offered, now);

@@ -73,7 +73,8 @@ impl Station {
 }
 
 impl Machine {
-    /// After every segment of the server, gives the reader the client's unfinished handshake once more.
+    /// Remembers each handshake until the client completes it. After every segment of the server except a SYN-ACK, gives the reader the
+    /// client's unfinished handshake once more.
     pub(super) fn repeat_handshake(&mut self, record: &LoggedPacket, reader: &mut dyn LogReader) {
         let Ok(segment) = Segment::parse(&record.packet, Checksum::Trusted) else {
             return;

@@ -125,7 +125,7 @@ impl EchoServer {
         }
     }
 
-    /// Takes one header or piece of an upload. Returns false if more bytes must arrive first.
+    /// Takes one header or piece of an upload. Returns false if more bytes must arrive first, or after the last message.
     fn step(&mut self, now: Instant) -> bool {
         let Some((message, missing, hash)) = &mut self.message else {
             if self.received.len() < HEADER || self.is_last {

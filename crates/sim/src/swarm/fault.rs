@@ -21,12 +21,12 @@ pub enum FaultKind {
     Crash,
     /// An agent is killed; a new agent starts when the fault ends.
     Agent,
-    /// An agent is stopped.
+    /// An agent stands still until the fault ends, like a process after SIGSTOP.
     Pause,
     /// A whole machine stands still.
     Freeze,
-    /// A hypervisor pauses a machine. The machine and its clock stand still. In half of these faults, the machine's counter stands still
-    /// too, so that the machine cannot notice the pause.
+    /// A hypervisor pauses a machine. The machine and its clock stand still. In half of these faults, the hardware's
+    /// cycle counter stands still, too. Otherwise the agent can notice the pause by this counter.
     Halt,
     /// An agent runs fifty times slower.
     Late,

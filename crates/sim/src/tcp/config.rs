@@ -55,7 +55,7 @@ impl Default for TcpConfig {
     }
 }
 
-/// The field of a [`TcpConfig`] that is invalid.
+/// Why a [`TcpConfig`] is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidTcpConfig {
     /// Smaller than [`TcpConfig::MSS_MIN`].

@@ -73,7 +73,7 @@ pub struct RestoreWindow {
     pub rcv_wup: Seq,
 }
 
-/// Why a [`Restore`] describes no connection. These are the cases in which Linux returns `EINVAL`.
+/// Why a [`Restore`] describes no connection. In these cases Linux returns an error: `EFBIG` for the window scale, otherwise `EINVAL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidRestore {
     /// With a smaller size, options would leave no room for data.
@@ -171,7 +171,8 @@ impl TcpEndpoint {
             .unwrap_or(WindowScale { send: 0, receive: 0 });
         let mut sender = TcpSender::new(restore.snd_una, endpoint.config.send_buffer, restore.mss);
         sender.set_peer(restore.mss, shift.send);
-        // The answer to a window probe must update the window, so snd_wl1 is set before that answer's number (tcp_send_window_probe).
+        // The answer to a window probe must update the window, so snd_wl1 is lower than the sequence number that the answer will have (as
+        // in tcp_send_window_probe).
         let window_from = if restore.window_probe {
             restore.rcv_nxt - 1
         } else {

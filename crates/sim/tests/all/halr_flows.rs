@@ -56,7 +56,7 @@ fn long(variant: TcpVariant, failover_s: f64, recovery: Option<EdgeRecovery>) ->
     (timeouts, range(flows.iter())[1])
 }
 
-/// §7.2.2: 10 segments take about 0.6 s. The failover hits exactly the flows that arrive between 1.4 s and its end.
+/// §7.2.2: 10 segments take about 0.6 s. The failover hits only flows that arrive between 1.4 s and its end.
 #[test]
 fn a_flow_takes_0_6_s_and_those_between_1_4_s_and_the_end_are_hit() {
     for failover_s in [0.5, 3.0] {

@@ -71,7 +71,8 @@ fn play(path_max_retrans: u32, lost: [bool; 2]) -> Vec<PacketOfFigure> {
         heartbeat_interval: None,
         // One packet, as in the figure.
         initial_window: 1468,
-        // The figure sends new data together with A. ns-2, and so the paper's numbers, wait for a SACK.
+        // In the figure, new data is sent together with A's retransmission. In ns-2, which gave the paper's numbers, new data waits for
+        // a SACK after a timeout.
         holds_new_after_timeout: false,
         ..SctpConfig::paper()
     };
@@ -106,7 +107,7 @@ fn play(path_max_retrans: u32, lost: [bool; 2]) -> Vec<PacketOfFigure> {
     sent.take()
 }
 
-/// Path and number of each packet up to `until` milliseconds.
+/// Path and number of each packet before `until` milliseconds.
 fn early(sent: &[PacketOfFigure], until: u64) -> Vec<(usize, Option<u32>)> {
     let early = sent.iter().take_while(|(at, ..)| *at < until);
     early.map(|(_, path, number)| (*path, *number)).collect()
@@ -118,7 +119,7 @@ fn ways_of_a(sent: &[PacketOfFigure]) -> Vec<(u64, usize)> {
     ways.map(|(at, path, _)| (*at / 100, *path)).collect()
 }
 
-/// Number of packets with new data up to `until` milliseconds on a path.
+/// Number of packets with new data before `until` milliseconds on a path.
 fn new_data(sent: &[PacketOfFigure], path: usize, until: u64) -> usize {
     let is_new = |(at, on, number): &&PacketOfFigure| {
         *at < until && *on == path && number.is_some_and(|number| number > 0)
@@ -276,8 +277,9 @@ fn a_transfer_sends_what_the_equations_say() {
     }
 }
 
-/// Eq. 10 has the sum RTO₁² + RTO₂¹. But the sender with PMR = 1 waits for RTO₁², and the sender with PMR = 0 continues after RTO₂¹, so the
-/// gain is the difference. With the minimum values of both timeouts, the sum is three times the difference.
+/// Eq. 10 adds RTO₁² (the primary's second timeout in a row) and RTO₂¹ (the alternate's first timeout). But the sender with PMR = 1 waits
+/// for RTO₁², and the sender with PMR = 0 continues after RTO₂¹, so the gain is the difference. With the minimum values of both timeouts,
+/// the sum is three times the difference.
 #[test]
 fn equation_10_is_an_upper_bound_only() {
     let (aggressive, patient) = (play(0, [true, true]), play(1, [true, true]));

@@ -1,4 +1,5 @@
-//! Claims of the thesis, judged by runs on this machine's kernel. The simulator's results for today's hosts are shown for comparison.
+//! Claims of the thesis, judged by runs on this machine's kernel. For most claims, the simulator's
+//! results for today's hosts are shown for comparison.
 
 use super::claim::{ClaimEvidence, Expected, FigureClaim, FigureClaimResult};
 use super::compare::{

@@ -1,4 +1,4 @@
-//! Turns rows into panels, one file per kind of scenario.
+//! Turns rows into panels. Each kind of scenario has a module.
 
 pub mod flows;
 pub mod models;

@@ -1,4 +1,5 @@
-//! After a takeover, the next reply on a relayed connection says `Connection: close`, so the client opens a new connection.
+//! After a takeover, if the plan closes the connection, the next reply on the relayed connection says `Connection: close`. So the client
+//! opens a new connection.
 
 use std::fs;
 use std::net::TcpListener;

@@ -16,8 +16,8 @@ use super::lan::{Family, LanHost, is_root};
 ///                        s1 ── 10.11 ── n1 ── 10.21 ── s1
 /// ```
 ///
-/// XX is the second byte of a network's IPv4 address. In each of these networks, the client, the server and the nodes have the addresses
-/// 10.XX.0.1 and fdXX::1, and the edges have 10.XX.0.2 and fdXX::2.
+/// A network 10.XX has the IPv6 network fdXX. In each of these networks, the client, the server and the nodes have the addresses 10.XX.0.1
+/// and fdXX::1, and the edges have 10.XX.0.2 and fdXX::2. Exception: in network 10.30, edge 0 has 10.30.0.1.
 pub struct EdgeNet {
     pub client: LanHost,
     pub server: LanHost,

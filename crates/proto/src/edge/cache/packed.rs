@@ -16,7 +16,7 @@ const BLOCK_BYTES: usize = 4096;
 const PACKET_BYTES: usize = 512;
 /// Two neighbouring blocks that have at most this many bytes together are merged.
 const MERGED_BYTES: usize = BLOCK_BYTES / 4 * 3;
-/// The allocation of a block grows and shrinks in steps of this many bytes.
+/// The allocation of a block grows and shrinks in steps of this many bytes, except when blocks are split or merged.
 const STEP_BYTES: usize = 128;
 /// Size in bytes of the length before each packet.
 const LENGTH: usize = 2;
@@ -231,7 +231,8 @@ impl<K: Copy + Ord, P> PackedPackets<K, P> {
             self.split(place.block);
             return self.find(key);
         }
-        // If connections are inserted in the order of their keys, this fills each block.
+        // A packet for the end of a full block goes into the next block, without a split. So blocks stay full if connections are inserted
+        // in the order of their keys.
         if !self.has_room(next, packet) {
             self.blocks.insert(next, Vec::new());
         }

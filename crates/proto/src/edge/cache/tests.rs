@@ -336,7 +336,7 @@ proptest! {
         }
     }
 
-    /// An acknowledgement of the held packet empties the cache. The cache then holds the lowest unacknowledged packet
+    /// After an acknowledgement of the held packet, no packet waits. The cache then holds the lowest unacknowledged packet
     /// that enters afterwards.
     #[test]
     fn the_lowest_since_the_last_release_is_held(
@@ -360,7 +360,7 @@ proptest! {
         }
     }
 
-    /// With policy `all`, the cache holds all unacknowledged packets and no acknowledged packet.
+    /// With policy `all`, the unacknowledged packets wait, and no acknowledged packet waits.
     #[test]
     fn what_is_held_is_what_is_unacknowledged(
         steps in prop::collection::vec((any::<bool>(), 0..20_u32), 1..100),
@@ -512,7 +512,8 @@ fn packet_of(keys: u32) -> impl Strategy<Value = (u32, bool, EdgeSegment, usize)
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// A packed cache holds the same packets as a plain cache, has the same counts, and gives the packets back in the same order.
+    /// A packed cache holds the same packets as a plain cache, has the same counts except for memory, and gives the packets back in the
+    /// same order.
     #[test]
     fn a_packed_cache_does_the_same(
         steps in (1..300_u32).prop_flat_map(|keys| prop::collection::vec(packet_of(keys), 0..600)),

@@ -62,8 +62,8 @@ pub(super) struct EdgeString {
     pub damping: Damping,
     /// Whether both edges have ever heard the string, also before this agent started. If not, the string has no flows to save.
     pub was_up: bool,
-    /// When an entering packet was first acknowledged since the string became Blind. The acknowledgement proves that packets pass in both
-    /// directions.
+    /// When an entering packet was first acknowledged since the string became Blind: no heartbeat arrives, but nobody has declared a
+    /// failure. The acknowledgement proves that packets pass in both directions.
     pub passes_since: Option<Instant>,
     /// When the string fell silent, or when the other edge declared the failure. Before the first heartbeat: when the agent started.
     pub silent_at: Option<Instant>,
@@ -130,8 +130,8 @@ pub struct StringView {
     pub resent_entering: u64,
     /// Number of packets that were sent again to the outside, counting each copy.
     pub resent_leaving: u64,
-    /// Number of packets that were left to their senders' retransmission: cached packets beyond the cap, and packets that were queued for
-    /// this string when it failed.
+    /// Number of packets that were left to their senders' retransmission: cached packets of a flow beyond its capped window, and
+    /// packets that were queued for this string when it failed.
     pub left_to_senders: u64,
 }
 
@@ -271,7 +271,7 @@ impl EdgeString {
         self.last_sign = Some(now);
     }
 
-    /// Number of heartbeats that should have come since the last one. None is overdue before the first.
+    /// Number of whole heartbeat intervals since the last heartbeat, minus one. Zero before the first heartbeat.
     fn overdue(&self, now: Instant, interval: Duration) -> u64 {
         let silence = self.last_heard.map_or(Duration::ZERO, |at| now.since(at));
         let beats = silence.as_nanos() / interval.as_nanos().max(1);
