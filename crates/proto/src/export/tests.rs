@@ -164,7 +164,6 @@ fn a_later_snapshot_answers_for_an_earlier_one() {
     assert_eq!(transfer.outcomes(1), [(vec![3, 2, 1], ExportOutcome::Kept)]);
     assert_eq!(transfer.arrived.len(), 1, "the first two were never sent");
     // Call 4 has been sent, but not answered, when call 5 begins. The backup's answer to call 5 also answers call 4.
-    transfer.standing = SnapshotStanding::Waits;
     transfer
         .exports
         .begin(transfer.now, (4, true), client(1), place(9, 50), state(10));
@@ -173,7 +172,6 @@ fn a_later_snapshot_answers_for_an_earlier_one() {
     transfer
         .exports
         .begin(transfer.now, (5, true), client(1), place(9, 60), state(10));
-    transfer.standing = SnapshotStanding::Kept;
     let mut answered: Vec<u64> = transfer
         .outcomes(2)
         .into_iter()
@@ -352,4 +350,22 @@ fn a_later_snapshot_keeps_the_place_of_the_earlier_one() {
     exports.on_receipt(Instant::ZERO, &receipt);
     let next = exports.poll_part(Instant::ZERO).expect("another one may begin");
     assert_eq!((next.client, next.place), (client(5), place(1, 0)));
+}
+
+/// Nobody waits for the outcome of an export without waiting, so it is not kept while it waits at the backup for output.
+#[test]
+fn an_export_without_a_waiter_ends_when_it_has_arrived() {
+    for waits in [true, false] {
+        let mut exports = Exports::new(Instant::ZERO);
+        exports.begin(Instant::ZERO, (1, waits), client(1), place(0, 9), state(3));
+        let part = exports.poll_part(Instant::ZERO).expect("it is sent");
+        let receipt = PartReceipt {
+            number: part.number,
+            client: part.client,
+            arrived: 3,
+            standing: Some(SnapshotStanding::Waits),
+        };
+        exports.on_receipt(Instant::ZERO, &receipt);
+        assert_eq!(exports.poll_timeout().is_some(), waits);
+    }
 }
