@@ -352,7 +352,7 @@ fn a_client_on_a_mute_node_is_refused_at_once() {
     one.wait_for_line("this node is mute", 1);
     let refused = connect_by(&lan.node, socket2::Protocol::TCP, V4).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-    one.wait_for_line("or from this node while it is mute", 1);
+    one.wait_for_line("or this node sent them while it is mute", 1);
     two.signal(Signal::SIGCONT);
     one.wait_for(&["\"role\":\"primary\"", "\"peer_state\":\"backup\""]);
     RedisClient::connect(&lan.node, V4).ask("PING", "+PONG");
