@@ -77,7 +77,7 @@ class PostgreSQL:
         return subprocess.Popen(command, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def start(self):
-        settings = ["listen_addresses=", f"unix_socket_directories={self.directory.name}", "fsync=off"]
+        settings = ["listen_addresses=", f"unix_socket_directories={self.directory.name}", "fsync=off", "dynamic_shared_memory_type=mmap"]
         self.server = self.run("postgres", *itertools.chain.from_iterable(("-c", setting) for setting in settings))
         while True:
             with contextlib.suppress(psycopg2.OperationalError):

@@ -58,6 +58,8 @@ pub fn server(host: &Netns, directory: &Path, port: u16, networks: &[&str]) -> R
     let mut command = as_nobody(host.command("setpriv")?, "postgres");
     command.args(["-p", &port.to_string(), "-c"]);
     command.arg(format!("listen_addresses={addresses}"));
+    // A killed server leaves its segments of POSIX shared memory behind.
+    command.args(["-c", "dynamic_shared_memory_type=mmap"]);
     command.args(["-c", "unix_socket_directories=", "-c", "fsync=off"]);
     Ok(command)
 }
