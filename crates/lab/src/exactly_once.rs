@@ -8,6 +8,7 @@
 //! Afterwards `pg_check.py` compares the ledger in the database with the answers that the clients received.
 
 use std::fs;
+use std::ops::AddAssign;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -81,18 +82,8 @@ pub struct ExactlyOnceFindings {
     kills: u32,
     fault: CrashFault,
     wrong_order: bool,
-    /// Items that are more than once in the ledger.
-    duplicates: u64,
-    /// Items that were answered `committed` and are not in the ledger.
-    lost: u64,
-    /// Items that were answered `aborted` and are in the ledger.
-    contradicted: u64,
-    /// Items that are in the ledger and were never answered.
-    unanswered_in_ledger: u64,
-    /// Clients whose balance is not the sum of their amounts in the ledger.
-    wrong_balances: u64,
-    committed: u64,
-    aborted: u64,
+    #[serde(flatten)]
+    ledger: LedgerCheck,
     connections: u64,
     connections_survived: u64,
     connections_taken_over: u64,
@@ -111,12 +102,17 @@ struct ClientAnswers {
 }
 
 /// The output of `pg_check.py`.
-#[derive(Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 struct LedgerCheck {
+    /// Items that are more than once in the ledger.
     duplicates: u64,
+    /// Items that were answered `committed` and are not in the ledger.
     lost: u64,
+    /// Items that were answered `aborted` and are in the ledger.
     contradicted: u64,
+    /// Items that are in the ledger and were never answered.
     unanswered_in_ledger: u64,
+    /// Clients whose balance is not the sum of their amounts in the ledger.
     wrong_balances: u64,
     committed: u64,
     aborted: u64,
@@ -226,7 +222,7 @@ impl Lab for ExactlyOnceOptions {
             ..self.nothing()
         };
         let files = self.await_clients(&testbed.directory, &mut clients, &mut found, problems)?;
-        found.check(&check_ledger(&testbed, &files)?);
+        found.ledger = check_ledger(&testbed, &files)?;
         drop(server);
         let mut expected = expectations(&options, &aftermath, clock);
         expected.closing = Closing::Either;
@@ -301,10 +297,11 @@ impl ExactlyOnceOptions {
         for client in clients {
             let status = client.wait(LIMIT);
             let said = client.output();
-            let answers = said
-                .lines()
-                .find_map(|line| serde_json::from_str::<ClientAnswers>(line).ok());
-            let (Ok(_), Some(answers)) = (status, answers) else {
+            let answers = said.lines().find_map(|line| {
+                let answers = serde_json::from_str::<ClientAnswers>(line).ok()?;
+                Some((line, answers))
+            });
+            let (Ok(_), Some((line, answers))) = (status, answers) else {
                 problems.push(format!(
                     "{} has no answers:{}",
                     client.label(),
@@ -324,10 +321,6 @@ impl ExactlyOnceOptions {
                 None => found.connections_survived += 1,
             }
             let file = directory.join(format!("{}.json", answers.name));
-            let line = said
-                .lines()
-                .find(|line| line.starts_with('{'))
-                .unwrap_or_default();
             fs::write(&file, line).with_context(|| file.display().to_string())?;
             files.push(file.display().to_string());
         }
@@ -352,30 +345,14 @@ fn check_ledger(testbed: &Testbed, files: &[String]) -> Result<LedgerCheck> {
         .with_context(|| format!("pg_check.py: {}", String::from_utf8_lossy(&said.stderr)))
 }
 
-impl ExactlyOnceFindings {
-    fn check(&mut self, ledger: &LedgerCheck) {
-        self.duplicates += ledger.duplicates;
-        self.lost += ledger.lost;
-        self.contradicted += ledger.contradicted;
-        self.unanswered_in_ledger += ledger.unanswered_in_ledger;
-        self.wrong_balances += ledger.wrong_balances;
-        self.committed += ledger.committed;
-        self.aborted += ledger.aborted;
+impl LedgerCheck {
+    fn wrong(&self) -> u64 {
+        self.duplicates + self.lost + self.contradicted + self.unanswered_in_ledger + self.wrong_balances
     }
 }
 
-impl LabFindings for ExactlyOnceFindings {
-    fn holds(&self) -> bool {
-        let wrong =
-            self.duplicates + self.lost + self.contradicted + self.unanswered_in_ledger + self.wrong_balances;
-        wrong == 0
-            && self.connections_survived == self.connections
-            && self.resets_seen == 0
-            && self.violations.is_empty()
-    }
-
-    fn add(&mut self, other: Self) {
-        self.kills += other.kills;
+impl AddAssign for LedgerCheck {
+    fn add_assign(&mut self, other: Self) {
         self.duplicates += other.duplicates;
         self.lost += other.lost;
         self.contradicted += other.contradicted;
@@ -383,6 +360,20 @@ impl LabFindings for ExactlyOnceFindings {
         self.wrong_balances += other.wrong_balances;
         self.committed += other.committed;
         self.aborted += other.aborted;
+    }
+}
+
+impl LabFindings for ExactlyOnceFindings {
+    fn holds(&self) -> bool {
+        self.ledger.wrong() == 0
+            && self.connections_survived == self.connections
+            && self.resets_seen == 0
+            && self.violations.is_empty()
+    }
+
+    fn add(&mut self, other: Self) {
+        self.kills += other.kills;
+        self.ledger += other.ledger;
         self.connections += other.connections;
         self.connections_survived += other.connections_survived;
         self.connections_taken_over += other.connections_taken_over;
@@ -396,12 +387,12 @@ impl LabFindings for ExactlyOnceFindings {
              survived, {} taken over, {} resets",
             self.kills,
             value_name(&self.fault),
-            self.committed,
-            self.aborted,
-            self.duplicates,
-            self.lost,
-            self.contradicted,
-            self.unanswered_in_ledger,
+            self.ledger.committed,
+            self.ledger.aborted,
+            self.ledger.duplicates,
+            self.ledger.lost,
+            self.ledger.contradicted,
+            self.ledger.unanswered_in_ledger,
             self.connections_survived,
             self.connections,
             self.connections_taken_over,

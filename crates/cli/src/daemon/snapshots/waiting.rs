@@ -8,12 +8,11 @@ use proto::export::ExportOutcome;
 use tokio::sync::oneshot;
 
 /// The counters of calls by their outcome.
-const OUTCOMES: [&str; 4] = [
-    "snapshots_kept",
-    "snapshots_not_kept",
-    "snapshots_moved",
-    "snapshots_timed_out",
-];
+const OUTCOMES: [&str; 4] = [KEPT, NOT_KEPT, MOVED, TIMED_OUT];
+const KEPT: &str = "snapshots_kept";
+const NOT_KEPT: &str = "snapshots_not_kept";
+const MOVED: &str = "snapshots_moved";
+const TIMED_OUT: &str = "snapshots_timed_out";
 
 /// The applications' calls that wait for their outcome, for the agent's loop.
 #[derive(Default)]
@@ -69,10 +68,10 @@ impl WaitingExports {
     /// Tells the callers the outcome.
     pub fn finish(&mut self, service: ServiceIndex, calls: &[u64], outcome: &ExportOutcome) {
         let name = match outcome {
-            ExportOutcome::Kept => OUTCOMES[0],
-            ExportOutcome::NotKept(_) => OUTCOMES[1],
-            ExportOutcome::Moved => OUTCOMES[2],
-            ExportOutcome::TimedOut => OUTCOMES[3],
+            ExportOutcome::Kept => KEPT,
+            ExportOutcome::NotKept(_) => NOT_KEPT,
+            ExportOutcome::Moved => MOVED,
+            ExportOutcome::TimedOut => TIMED_OUT,
         };
         if let ExportOutcome::NotKept(reason) = outcome {
             tracing::debug!(service, reason, "a snapshot is not kept");
