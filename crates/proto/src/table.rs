@@ -5,16 +5,14 @@ mod ended;
 mod handshakes;
 mod learning;
 mod lingering;
+mod open;
 mod share;
 mod slots;
-mod vanished;
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use crate::Instant;
 use crate::census::Census;
-use crate::clients::{ClientMap, client_map};
 use crate::connection::{CapChange, Connection, Effect};
 use crate::follower::Follower;
 use crate::learn::Learner;
@@ -28,8 +26,8 @@ pub use ended::{ENDED_FOR, ENDED_MAX};
 use handshakes::Handshakes;
 pub use handshakes::{HANDSHAKES_MAX, PENDING_MAX};
 use lingering::Lingering;
+use open::OpenConnections;
 pub use slots::ConnectionId;
-use slots::{SlotCursor, Slots};
 
 /// The change that a packet made to the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,17 +50,10 @@ pub enum TableChange {
 #[derive(Debug)]
 pub struct Table {
     config: TableConfig,
-    by_client: ClientMap<ConnectionId>,
-    slots: Slots<Connection>,
-    /// Memory held by the logs of open connections, in bytes.
-    memory: u64,
+    open: OpenConnections,
     lingering: Lingering,
     /// The logs are over their memory limit although each connection has freed all it could.
     is_exhausted: bool,
-    /// Connections with bytes on a shelf ([`Shelf`](crate::stream::Shelf)).
-    shelved: Vec<ConnectionId>,
-    /// Pending changes to clients' windows, in order.
-    words: VecDeque<(SocketAddr, CapChange)>,
     handshakes: Handshakes,
     ended: EndedConnections,
     older: Older,
@@ -72,7 +63,6 @@ pub struct Table {
     on_probation: Vec<ConnectionId>,
     /// All packets of the service pass this node, so connections that are older than the log can be learnt.
     is_wire: bool,
-    round: SlotCursor,
     /// Connections that ended without a packet that shows the end.
     gone: Vec<ConnectionId>,
 }
@@ -83,13 +73,9 @@ impl Table {
         let (seed, policy) = (config.hash_seed, config.policy);
         Self {
             config,
-            by_client: client_map(seed),
-            slots: Slots::default(),
-            memory: 0,
+            open: OpenConnections::new(seed),
             lingering: Lingering::default(),
             is_exhausted: false,
-            shelved: Vec::new(),
-            words: VecDeque::new(),
             handshakes: Handshakes::new(seed),
             ended: EndedConnections::new(seed),
             older: Older::new(seed),
@@ -97,7 +83,6 @@ impl Table {
             learner: Learner::new(seed, policy),
             on_probation: Vec::new(),
             is_wire: false,
-            round: SlotCursor::default(),
             gone: Vec::new(),
         }
     }
@@ -105,18 +90,10 @@ impl Table {
     /// Forgets everything, because a new log begins that does not continue the old one. Input that replicas have not been given yet is
     /// kept. Connection ids stay unique.
     pub fn clear(&mut self) {
-        let ids: Vec<ConnectionId> = self.iter().map(|(id, _)| id).collect();
-        for id in ids {
-            self.remove(id);
-        }
-        let (slots, words) = (std::mem::take(&mut self.slots), std::mem::take(&mut self.words));
-        let lingering = std::mem::take(&mut self.lingering);
-        *self = Self {
-            slots,
-            words,
-            lingering,
-            ..Self::new(self.config.clone())
-        };
+        self.open.clear();
+        let empty = Self::new(self.config.clone());
+        let emptied = std::mem::replace(self, empty);
+        (self.open, self.lingering) = (emptied.open, emptied.lingering);
     }
 
     /// The configuration.
@@ -126,12 +103,12 @@ impl Table {
 
     /// Number of open connections.
     pub fn len(&self) -> usize {
-        self.by_client.len()
+        self.open.len()
     }
 
     /// Whether no connection is open.
     pub fn is_empty(&self) -> bool {
-        self.by_client.is_empty()
+        self.open.len() == 0
     }
 
     /// Number of handshakes remembered.
@@ -141,27 +118,27 @@ impl Table {
 
     /// Memory held by the logs, in bytes.
     pub fn memory(&self) -> u64 {
-        self.memory + self.lingering.memory()
+        self.open.memory() + self.lingering.memory()
     }
 
     /// The open connections, in a fixed order.
     pub fn iter(&self) -> impl Iterator<Item = (ConnectionId, &Connection)> {
-        self.slots.iter()
+        self.open.iter()
     }
 
     /// A connection that is still open.
     pub fn get(&self, id: ConnectionId) -> Option<&Connection> {
-        self.slots.get(id)
+        self.open.get(id)
     }
 
     /// A connection that is still open, mutable.
     pub fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
-        self.slots.get_mut(id)
+        self.open.get_mut(id)
     }
 
     /// The open connection of this client.
     pub fn find(&self, client: SocketAddr) -> Option<ConnectionId> {
-        self.by_client.get(&client).copied()
+        self.open.find(client)
     }
 
     /// Handles a packet of the service, logged at `now`. If the payload lies on a shelf, the caller must call [`keep`](Self::keep) before
@@ -266,11 +243,7 @@ impl Table {
 
     fn insert(&mut self, mut connection: Connection) -> ConnectionId {
         connection.set_at_limit(self.config.at_limit.clone());
-        let client = connection.client();
-        self.memory += connection.memory() as u64;
-        let id = self.slots.insert(connection);
-        self.by_client.insert(client, id);
-        id
+        self.open.insert(connection)
     }
 
     fn apply(
@@ -281,19 +254,12 @@ impl Table {
         segment: &Segment<'_>,
         source: Option<OnShelf<'_>>,
     ) -> TableChange {
-        let changed = self.change_at(id, Some(now), |connection| {
-            let was_shelved = connection.is_shelved();
-            let effect = match direction {
-                Direction::In => connection.on_client(segment, source),
-                Direction::Out => connection.on_server(now, segment, source),
-            };
-            (effect, connection.is_shelved() && !was_shelved)
+        let changed = self.change_at(id, Some(now), |connection| match direction {
+            Direction::In => connection.on_client(segment, source),
+            Direction::Out => connection.on_server(now, segment, source),
         });
-        let (effect, is_shelved_now) = changed.expect("found by client");
-        if is_shelved_now {
-            self.shelved.push(id);
-        }
-        let connection = self.slots.get_mut(id).expect("it was changed");
+        let effect = changed.expect("found by client");
+        let connection = self.open.get_mut(id).expect("it was changed");
         connection.prove(now);
         if let Some(reason) = connection.disproof() {
             self.unlearn(now, id, reason);
@@ -347,13 +313,7 @@ impl Table {
 
     /// Takes a connection out of the table.
     pub fn remove(&mut self, id: ConnectionId) -> Option<Box<Connection>> {
-        let connection = self.slots.remove(id)?;
-        self.memory -= connection.memory() as u64;
-        self.by_client.remove(&connection.client());
-        if connection.is_capped() {
-            self.words.push_back((connection.client(), CapChange::Forget));
-        }
-        Some(connection)
+        self.open.remove(id)
     }
 
     /// Takes an ended connection out of the table, and keeps it as a lingering one while its replica is behind.
@@ -363,14 +323,24 @@ impl Table {
         }
     }
 
+    /// The next change to a client's window.
+    pub(crate) fn poll_word(&mut self) -> Option<(SocketAddr, CapChange)> {
+        self.open.poll_word()
+    }
+
+    /// The restored socket that had this client's last connection is gone, so no socket answers this client.
+    pub(crate) fn forget_socket(&mut self, client: SocketAddr) {
+        self.ended.forget_socket(client);
+    }
+
     /// A connection that may have a replica: open or lingering.
     pub fn followed(&self, id: ConnectionId) -> Option<&Connection> {
-        self.slots.get(id).or_else(|| self.lingering.get(id))
+        self.open.get(id).or_else(|| self.lingering.get(id))
     }
 
     /// A connection that may have a replica, for changes that do not affect its memory.
     pub(crate) fn followed_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
-        self.slots.get_mut(id).or_else(|| self.lingering.get_mut(id))
+        self.open.get_mut(id).or_else(|| self.lingering.get_mut(id))
     }
 
     /// Whether this ended connection waits for its replica.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use super::open::is_silent;
 use super::{ConnectionId, Direction, Table, TableChange};
 use crate::Instant;
 use crate::census::{CensusPage, PageQuery};
@@ -50,9 +51,9 @@ impl Table {
     /// A learnt connection is on probation until a further request, or silence, proves that it was learnt correctly. Ends the probation of
     /// each connection that has this proof.
     pub fn prove(&mut self, now: Instant) {
-        let slots = &mut self.slots;
+        let open = &mut self.open;
         self.on_probation.retain(|&id| {
-            let Some(connection) = slots.get_mut(id) else {
+            let Some(connection) = open.get_mut(id) else {
                 return false;
             };
             connection.prove(now);
@@ -102,7 +103,7 @@ impl Table {
         }
         if self.learner.is_idle(now) {
             let mut unsure = self.older.unsure(now, QUESTION_MAX);
-            unsure.extend(self.poll_vanished(now));
+            unsure.extend(self.open.poll_silent(now));
             unsure
                 .into_iter()
                 .for_each(|client| self.learner.ask_about(client));
@@ -125,7 +126,7 @@ impl Table {
         if terms.is_none() {
             self.on_vanished(asked, client);
         }
-        let is_known = self.by_client.contains_key(&client) || self.ended.is_handed_over(client);
+        let is_known = self.find(client).is_some() || self.ended.is_handed_over(client);
         if is_known || ended_since {
             return;
         }
@@ -137,6 +138,16 @@ impl Table {
         self.older.confirm(asked, client);
         if self.learner.on_terms(client, terms) {
             self.learn(client);
+        }
+    }
+
+    /// The primary, asked at `asked`, has no connection of this client.
+    fn on_vanished(&mut self, asked: Instant, client: SocketAddr) {
+        let id = self.find(client);
+        if let Some(id) = id
+            && self.get(id).is_some_and(|it| is_silent(it, asked))
+        {
+            self.discard(id);
         }
     }
 

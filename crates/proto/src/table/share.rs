@@ -13,11 +13,12 @@
 //! exceeded. Then more than the excess is freed, so that many packets pass before the next look over all connections.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr};
 
+use super::open::OpenConnections;
 use super::{ConnectionId, Table};
 use crate::Instant;
-use crate::connection::{CapChange, Connection};
+use crate::connection::Connection;
 use crate::spill::LogFull;
 use crate::stream::Shelf;
 
@@ -27,7 +28,7 @@ const ROOM: u64 = 16;
 impl Table {
     /// Copies the bytes that are still needed from the shelf, before the caller clears the shelf.
     pub fn keep(&mut self, shelf: &dyn Shelf) {
-        for id in std::mem::take(&mut self.shelved) {
+        for id in self.open.take_shelved() {
             self.change(id, |connection| connection.keep(shelf));
         }
     }
@@ -46,25 +47,13 @@ impl Table {
         now: Option<Instant>,
         change: impl FnOnce(&mut Connection) -> R,
     ) -> Option<R> {
-        let is_exhausted = self.is_exhausted && self.memory() > self.config.bytes_max;
-        let Some(connection) = self.slots.get_mut(id) else {
+        if self.open.get(id).is_none() {
             return self.lingering.change(id, change);
-        };
-        let before = connection.memory();
-        let result = change(connection);
-        if is_exhausted && connection.memory() > before {
-            connection.hold(before, LogFull::Memory);
         }
-        let client = connection.client();
-        connection.judge_window(now, &mut |word| self.words.push_back((client, word)));
-        self.memory = self.memory + connection.memory() as u64 - before as u64;
+        let may_grow = !self.is_exhausted || self.memory() <= self.config.bytes_max;
+        let result = self.open.change(id, now, may_grow, change);
         self.share_out();
-        Some(result)
-    }
-
-    /// The next change to a client's window.
-    pub(crate) fn poll_word(&mut self) -> Option<(SocketAddr, CapChange)> {
-        self.words.pop_front()
+        result
     }
 
     /// If the logs exceed their bound, the clients that hold the most give memory back.
@@ -74,36 +63,39 @@ impl Table {
             self.is_exhausted = false;
         } else if !std::mem::replace(&mut self.is_exhausted, true) {
             self.lingering.bound(most);
-            self.level_down((most - most / ROOM).saturating_sub(self.lingering.memory()));
+            let target = (most - most / ROOM).saturating_sub(self.lingering.memory());
+            level_down(&mut self.open, target);
             self.is_exhausted = self.memory() > most;
         }
     }
+}
 
-    /// Brings the open connections down to `target` bytes together.
-    fn level_down(&mut self, target: u64) {
-        let mut holders = BTreeMap::<IpAddr, (u64, Vec<(u64, ConnectionId)>)>::new();
-        for (id, connection) in self.iter() {
-            let (held, memory) = (
-                holders.entry(holder(connection.client().ip())).or_default(),
-                connection.memory() as u64,
-            );
-            held.0 += memory;
-            held.1.push((memory, id));
-        }
-        let level = level(holders.values().map(|(held, _)| *held).collect(), target);
-        for (held, mut connections) in holders.into_values() {
-            let mut excess = held.saturating_sub(level);
-            // Largest first: a few connections lose much, instead of many connections losing a little.
-            connections.sort_by_key(|&(memory, _)| std::cmp::Reverse(memory));
-            for (memory, id) in connections {
-                if excess == 0 {
-                    break;
-                }
-                let bound = usize::try_from(memory.saturating_sub(excess)).unwrap_or(usize::MAX);
-                self.change(id, |connection| connection.hold(bound, LogFull::Share));
-                let left = self.get(id).map_or(0, |connection| connection.memory() as u64);
-                excess = excess.saturating_sub(memory - left);
+/// Brings the open connections down to `target` bytes together.
+fn level_down(open: &mut OpenConnections, target: u64) {
+    let mut holders = BTreeMap::<IpAddr, (u64, Vec<(u64, ConnectionId)>)>::new();
+    for (id, connection) in open.iter() {
+        let (held, memory) = (
+            holders.entry(holder(connection.client().ip())).or_default(),
+            connection.memory() as u64,
+        );
+        held.0 += memory;
+        held.1.push((memory, id));
+    }
+    let level = level(holders.values().map(|(held, _)| *held).collect(), target);
+    for (held, mut connections) in holders.into_values() {
+        let mut excess = held.saturating_sub(level);
+        // Largest first: a few connections lose much, instead of many connections losing a little.
+        connections.sort_by_key(|&(memory, _)| std::cmp::Reverse(memory));
+        for (memory, id) in connections {
+            if excess == 0 {
+                break;
             }
+            let bound = usize::try_from(memory.saturating_sub(excess)).unwrap_or(usize::MAX);
+            open.change(id, None, true, |connection| {
+                connection.hold(bound, LogFull::Share)
+            });
+            let left = open.get(id).map_or(0, |connection| connection.memory() as u64);
+            excess = excess.saturating_sub(memory - left);
         }
     }
 }
@@ -132,6 +124,8 @@ fn level(mut held: Vec<u64>, target: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use proptest::prelude::*;
 
     use super::*;

@@ -3,8 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Instant;
-
 /// Identifies a connection. An action may be carried out after its connection has ended and another connection has the slot. So an id is
 /// used again only after 2³² connections of its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -103,12 +101,4 @@ impl<T> Slots<T> {
         self.free.push(id.slot);
         Some(connection)
     }
-}
-
-/// Progress of the search for connections that ended without a packet: the time of its last step, and the last slot
-/// that it looked at.
-#[derive(Debug, Default)]
-pub(super) struct SlotCursor {
-    pub(super) at: Instant,
-    pub(super) slot: usize,
 }

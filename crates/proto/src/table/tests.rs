@@ -1,5 +1,5 @@
+use std::collections::VecDeque;
 use std::sync::Arc;
-
 use std::time::Duration;
 
 use super::*;
