@@ -95,6 +95,7 @@ struct client_key {
 enum held {
 	HELD_UNDECIDED = 1, /* being decided: its SYNs wait */
 	HELD_DECIDED = 2,   /* local until the connection ends */
+	HELD_RESERVED = 3,  /* to move here; the primary may still keep it */
 };
 
 /* How far a slowed client may send. Key: struct client_key. Written by the agent. */

@@ -80,6 +80,13 @@ impl<K: Kernel> Unfinished<K> {
         refuse(kernel, core, key, reason);
     }
 
+    /// Drops a socket that is not live, if there is one: another node keeps the connection.
+    pub fn abandon(&mut self, kernel: &mut K, key: Key) {
+        if let Some(Restoring { endpoint, socket }) = self.restoring.remove(&key) {
+            kernel.drop_restored(key.0, &endpoint, socket);
+        }
+    }
+
     pub fn activate(&mut self, kernel: &mut K, core: &mut Core, key: Key) {
         let Some(Restoring { endpoint, socket }) = self.restoring.get(&key) else {
             return;

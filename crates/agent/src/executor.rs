@@ -1,5 +1,7 @@
 //! Carries out a node's actions on a kernel. The node gets the result of each action before the next action is carried out.
 
+use std::net::SocketAddr;
+
 use proto::action::{Action, ServiceAction, ServiceIndex};
 use proto::service::ServiceInput;
 use proto::table::ConnectionId;
@@ -61,6 +63,16 @@ impl<K: Kernel> Executor<K> {
                     core.handle(kernel.now(), service, ServiceInput::Forgotten(ended));
                 }
             }
+            ServiceAction::Reserve { clients } => {
+                if let Err(why) = kernel.reserve(service, &clients) {
+                    refuse_migration(kernel, core, service, &clients, &why);
+                }
+            }
+            ServiceAction::GiveBack { connection, client } => {
+                self.unfinished.abandon(kernel, (service, connection));
+                kernel.give_back(service, client);
+            }
+            ServiceAction::Release { clients } => kernel.release(service, &clients),
             ServiceAction::Settle => kernel.settle(service),
             ServiceAction::CapWindow { client, cap } => kernel.cap_window(service, client, cap),
             ServiceAction::Destroy { clients } => kernel.destroy(service, &clients),
@@ -116,6 +128,23 @@ impl<K: Kernel> Executor<K> {
             ServiceAction::SendReceipt(receipt) => kernel.say(MessageToPeer::Receipt { service, receipt }),
             ServiceAction::Exported { calls, outcome } => kernel.exported(service, &calls, &outcome),
             ServiceAction::Report(report) => kernel.report(core, service, &report),
+        }
+    }
+}
+
+/// Tells the node that these clients' connections cannot move here.
+fn refuse_migration<K: Kernel>(
+    kernel: &K,
+    core: &mut Core,
+    service: ServiceIndex,
+    clients: &[SocketAddr],
+    why: &str,
+) {
+    for &client in clients {
+        if let Some(connection) = core.service(service).table().find(client) {
+            let reason = why.to_owned();
+            let refused = ServiceInput::Unrestorable { connection, reason };
+            core.handle(kernel.now(), service, refused);
         }
     }
 }

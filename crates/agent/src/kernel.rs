@@ -112,6 +112,11 @@ pub trait Kernel {
     /// Holds these clients, whose connections are being decided. Returns the clients that were held before and are released now, because
     /// their connections have ended.
     fn hold(&mut self, service: ServiceIndex, clients: Vec<SocketAddr>) -> Vec<SocketAddr>;
+    /// On failure, none of the clients is reserved.
+    fn reserve(&mut self, service: ServiceIndex, clients: &[SocketAddr]) -> Result<(), String>;
+    /// The socket, if one was made, is gone already.
+    fn give_back(&mut self, service: ServiceIndex, client: SocketAddr);
+    fn release(&mut self, service: ServiceIndex, clients: &[SocketAddr]);
     fn settle(&mut self, service: ServiceIndex);
     fn cap_window(&mut self, service: ServiceIndex, client: SocketAddr, cap: Option<Cap>);
     fn destroy(&mut self, service: ServiceIndex, clients: &[SocketAddr]);

@@ -9,6 +9,7 @@ use crate::Instant;
 use crate::census::PageQuery;
 use crate::connection::Cap;
 use crate::export::{ExportOutcome, PartReceipt, SnapshotPart};
+use crate::migration::MigrationBeat;
 use crate::orphans::Orphans;
 use crate::path::PathWord;
 use crate::role::Role;
@@ -100,6 +101,25 @@ pub enum ServiceAction {
     },
     /// The held connections are decided: they stay local, and their clients may open new connections.
     Settle,
+    /// The connections of these clients are to move here from a living primary. Nothing passes on them any more, in either direction, and
+    /// what the clients send is logged. Their SYNs wait. If this agent dies, they are the primary's again.
+    Reserve {
+        /// The clients.
+        clients: Vec<SocketAddr>,
+    },
+    /// A connection that was reserved stays with the primary. Drop its socket, if one was made, without sending anything. Then let its
+    /// packets pass again.
+    GiveBack {
+        /// The connection.
+        connection: ConnectionId,
+        /// Its client.
+        client: SocketAddr,
+    },
+    /// The connections of these clients move to the other node, which has prepared them. Destroy their sockets without sending anything.
+    Release {
+        /// The clients.
+        clients: Vec<SocketAddr>,
+    },
     /// Destroy the kernel's sockets of these clients' connections without sending anything. No process owns these
     /// sockets. Either the other node continues the connections, or no node can.
     Destroy {
@@ -246,6 +266,11 @@ pub enum OperatorReport {
         /// The epoch of the new role.
         epoch: u64,
     },
+    /// Connections have moved here from the primary, at the operator's order.
+    Migrated {
+        /// Their number.
+        connections: usize,
+    },
     /// A takeover is complete. Its report is in [`Service::takeovers`](crate::service::Service::takeovers).
     TakenOver,
     /// A step for the service failed on this node.
@@ -345,6 +370,9 @@ pub struct ServiceBeat {
     /// Number of the receiver's orphans that the sender has heard of. The sender has adopted them, or will adopt them after the takeover
     /// that is under way.
     pub adopted: u64,
+    /// Connections that move at the operator's order. `None`: not in this heartbeat; nothing has changed.
+    #[serde(default)]
+    pub migration: Option<MigrationBeat>,
     /// The sender's side of the service's path. `None`: the sender's version does not know paths.
     #[serde(default)]
     pub path: Option<PathWord>,

@@ -22,6 +22,7 @@ pub mod edge;
 pub mod export;
 pub mod follower;
 pub mod learn;
+pub mod migration;
 pub mod node;
 pub mod older;
 pub mod orphans;

@@ -226,8 +226,10 @@ impl IdlePace {
 enum Scope {
     /// All connections of the service.
     Service,
-    /// Only the connections of these clients.
+    /// Only the connections of these clients, whose worker died.
     Clients(Vec<SocketAddr>),
+    /// The connections of these clients, which move here from a living primary ([`crate::migration`]).
+    Migration(Vec<SocketAddr>),
 }
 
 /// A takeover under way.
@@ -253,8 +255,10 @@ pub(crate) struct Takeover {
     reset: usize,
     live: Vec<(ConnectionId, Instant)>,
     refusals: Vec<Vec<u8>>,
-    /// Connections of a dead worker that are not decided yet, and whose steps an earlier takeover has planned.
+    /// Connections of a dead worker, or of a migration, that are not decided yet, and whose steps an earlier takeover has planned.
     begun: BTreeSet<ConnectionId>,
+    /// Connections of a migration that the primary has released.
+    released: BTreeSet<ConnectionId>,
     /// The planned steps, in order.
     steps: VecDeque<(ServiceAction, Urgency)>,
 }
@@ -277,7 +281,8 @@ impl Takeover {
             _ => None,
         };
         let mut takeover = Self::declared(now, Scope::Service);
-        if let Some(adoption) = adoption {
+        if let Some(mut adoption) = adoption {
+            adoption.release_all();
             takeover.begun = adoption.steps.iter().filter_map(connection).collect();
             takeover.steps.extend(adoption.steps);
             (takeover.refusals, takeover.live) = (adoption.refusals, adoption.live);
@@ -294,6 +299,18 @@ impl Takeover {
         let held = clients.clone();
         actions.push_back(ServiceAction::Hold { clients: held });
         Self::declared(now, Scope::Clients(clients))
+    }
+
+    /// Begins to move the connections of `clients` here from a living primary. Each is prepared, and then waits until the primary has
+    /// released it ([`release`](Self::release)), or keeps it ([`give_back`](Self::give_back)).
+    pub(crate) fn begin_migration(
+        now: Instant,
+        clients: Vec<SocketAddr>,
+        actions: &mut VecDeque<ServiceAction>,
+    ) -> Self {
+        let reserved = clients.clone();
+        actions.push_back(ServiceAction::Reserve { clients: reserved });
+        Self::declared(now, Scope::Migration(clients))
     }
 
     fn declared(now: Instant, scope: Scope) -> Self {
@@ -313,6 +330,7 @@ impl Takeover {
             live: Vec::new(),
             refusals: Vec::new(),
             begun: BTreeSet::new(),
+            released: BTreeSet::new(),
             steps: VecDeque::from([(ServiceAction::Drain, Urgency::Hurried)]),
         }
     }
@@ -358,7 +376,7 @@ impl Takeover {
                 self.open_pending(table, actions);
                 table.iter().map(|(id, _)| id).collect()
             }
-            Scope::Clients(clients) => {
+            Scope::Clients(clients) | Scope::Migration(clients) => {
                 let mut seen = BTreeSet::new(); // a new agent of the primary repeats orphans that the earlier agent has reported
                 let known = clients.iter().filter_map(|&client| table.find(client));
                 known.filter(|&connection| seen.insert(connection)).collect()
@@ -423,20 +441,96 @@ impl Takeover {
         table: &mut Table,
         actions: &mut VecDeque<ServiceAction>,
     ) {
+        let restore = (ServiceAction::Restore { connection }, urgency);
+        if self.is_migration() {
+            return self.steps.push_back(restore); // the other steps follow when the primary has released the connection
+        }
         match table.get(connection).map(Connection::restarts) {
             Some(Ok(())) => {
-                let steps: [ServiceAction; 1 + STEPS_AFTER_RESTORE] = [
-                    ServiceAction::Restore { connection },
-                    ServiceAction::MakeReady { connection },
-                    ServiceAction::Drain,
-                    ServiceAction::Activate { connection },
-                    ServiceAction::HandOver { connection },
-                ];
-                self.steps.extend(steps.map(|step| (step, urgency)));
+                self.steps.push_back(restore);
+                self.plan_rest(connection, urgency);
             }
             Some(Err(reason)) => self.on_unrestorable(connection, table, reason, actions),
             None => {} // the connection has ended meanwhile
         }
+    }
+
+    /// Plans the steps that follow a connection's `Restore`.
+    fn plan_rest(&mut self, connection: ConnectionId, urgency: Urgency) {
+        let steps: [ServiceAction; STEPS_AFTER_RESTORE] = [
+            ServiceAction::MakeReady { connection },
+            ServiceAction::Drain,
+            ServiceAction::Activate { connection },
+            ServiceAction::HandOver { connection },
+        ];
+        self.steps.extend(steps.map(|step| (step, urgency)));
+    }
+
+    /// The primary has released a prepared connection of a migration: it is this node's now.
+    pub(crate) fn release(&mut self, connection: ConnectionId) {
+        if self.undecided.contains(&connection) && self.released.insert(connection) {
+            self.plan_rest(connection, Urgency::Hurried);
+        }
+    }
+
+    /// The primary is gone, so the prepared connections of a migration are this node's. Those that are not prepared yet are forgotten: they
+    /// are taken over with all others.
+    fn release_all(&mut self) {
+        if !self.is_migration() {
+            return;
+        }
+        let unprepared = |(step, _): &(ServiceAction, Urgency)| match *step {
+            ServiceAction::Restore { connection } => Some(connection),
+            _ => None,
+        };
+        let unprepared: BTreeSet<_> = self.steps.iter().filter_map(unprepared).collect();
+        self.steps
+            .retain(|(step, _)| !matches!(step, ServiceAction::Restore { .. }));
+        if self.is_drained() {
+            let prepared: Vec<_> = self.undecided.difference(&unprepared).copied().collect();
+            prepared
+                .into_iter()
+                .for_each(|connection| self.release(connection));
+        }
+    }
+
+    /// A connection of a migration stays with the primary. The log lacks what passes until the primary has it again, so the connection must
+    /// be learnt again.
+    pub(crate) fn give_back(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        table: &mut Table,
+        actions: &mut VecDeque<ServiceAction>,
+    ) {
+        let Some(client) = table.get(connection).map(Connection::client) else {
+            return;
+        };
+        self.steps.retain(
+            |(step, _)| !matches!(step, ServiceAction::Restore { connection: of } if *of == connection),
+        );
+        table.forget_logged(now, connection);
+        actions.push_back(ServiceAction::GiveBack { connection, client });
+        self.on_decided(connection);
+    }
+
+    /// Whether this client's connection is to move here and the primary has not released it.
+    pub(crate) fn may_give_back(&self, client: SocketAddr, connection: ConnectionId) -> bool {
+        let Scope::Migration(clients) = &self.scope else {
+            return false;
+        };
+        let is_open = self.undecided.contains(&connection) || !self.is_drained();
+        clients.contains(&client) && is_open && !self.released.contains(&connection)
+    }
+
+    /// Whether connections move here from a living primary.
+    pub(crate) fn is_migration(&self) -> bool {
+        matches!(self.scope, Scope::Migration(_))
+    }
+
+    /// Whether the takeover only waits for the primary. Until it has released a connection, no connection of a migration is this node's.
+    pub(crate) fn waits_for_primary(&self) -> bool {
+        self.is_migration() && self.released.is_disjoint(&self.undecided)
     }
 
     /// Plans the steps of the next connection on which a side waits for something. Returns false if there is none. Each call plans one

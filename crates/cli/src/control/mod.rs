@@ -63,6 +63,17 @@ pub enum Order {
         /// The service's name.
         service: String,
     },
+    /// Live connections move from this node, the primary, to the service's other node.
+    Migrate {
+        /// The service's name.
+        service: String,
+        /// The other node's name.
+        to: String,
+        /// Only the connections of this client: its address, with or without a port. `None`: all.
+        client: Option<String>,
+        /// A connection that has not moved by then, counted from now in milliseconds, stays.
+        within_ms: u64,
+    },
     /// The node gives up its part in a service, or takes part again.
     Leave {
         /// The service's name. `None` means all services.
@@ -219,6 +230,19 @@ pub enum ServiceMode {
     Simplex,
 }
 
+/// What has become of the connections that the operator wanted to move ([`Order::Migrate`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigrationStatus {
+    /// Number of connections that are still to move.
+    pub pending: usize,
+    /// Number of connections that have moved.
+    pub moved: u64,
+    /// Number of connections that stayed here, because they could not move in time.
+    pub stayed: u64,
+    /// The latest connections that stayed, newest first, each with the reason.
+    pub reasons: Vec<(SocketAddr, String)>,
+}
+
 /// One service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceStatus {
@@ -249,6 +273,9 @@ pub struct ServiceStatus {
     pub takeovers: Vec<TakeoverStatus>,
     /// Sums over all takeovers since the agent's start.
     pub takeover_sums: TakeoverTotals,
+    /// Connections that were to move from this node to the other one, since the agent's start.
+    #[serde(default)]
+    pub migrations: MigrationStatus,
     /// Event counters by name.
     pub counters: BTreeMap<String, u64>,
     /// This node's exact role.

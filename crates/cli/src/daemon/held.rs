@@ -45,7 +45,7 @@ impl HeldClients {
         if let Err(error) = wire.hold(index, &clients) {
             tracing::error!(%vip, connections = clients.len(), %error, "connections are not held: their clients' repeated SYNs may end them");
         }
-        self.deciding = clients;
+        self.deciding.extend(clients);
         ended
     }
 

@@ -386,6 +386,29 @@ impl Kernel for LinuxKernel {
         resources.held.hold(&mut self.wire, place, clients)
     }
 
+    fn reserve(&mut self, service: ServiceIndex, clients: &[SocketAddr]) -> Result<(), String> {
+        self.wire
+            .reserve(service, clients)
+            .map_err(|error| error.to_string())
+    }
+
+    fn give_back(&mut self, service: ServiceIndex, client: SocketAddr) {
+        if let Err(error) = self.wire.forget_clients(service, &[client]) {
+            tracing::error!(%error, %client, "the client's packets do not reach the primary, which keeps its connection");
+        }
+    }
+
+    /// The other node has these connections now. The wire lets nothing of these sockets out.
+    fn release(&mut self, service: ServiceIndex, clients: &[SocketAddr]) {
+        let vip = self.services[usize::from(service)].vip;
+        match linux::network::sockets::destroy_clients(vip, clients) {
+            Ok(sockets) => tracing::debug!(%vip, sockets, "connections released to the other node"),
+            Err(error) => {
+                tracing::error!(%error, %vip, "cannot destroy the sockets of connections that have moved")
+            }
+        }
+    }
+
     fn settle(&mut self, service: ServiceIndex) {
         self.services[usize::from(service)]
             .held

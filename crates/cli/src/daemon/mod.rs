@@ -306,7 +306,10 @@ impl Agent<'_> {
             }
             Call::Edge(_) | Call::Tunnel(_) => {} // the asker is told that there is no answer
             Call::Restored(reply) => reply.send(report::restored(&self.node, &self.kernel)),
-            Call::Order(order, reply) => reply.send(orders::give(&mut self.node, &self.kernel, &order)),
+            Call::Order(order, reply) => {
+                let peer = &self.peer_status.name;
+                reply.send(orders::give(&mut self.node, &self.kernel, peer, &order));
+            }
         }
     }
 }

@@ -35,6 +35,9 @@ impl LinuxKernel {
                     "taken over"
                 );
             }
+            OperatorReport::Migrated { connections } => {
+                tracing::info!(service, connections, "connections have moved here");
+            }
             OperatorReport::Unrestorable { client, reason } => {
                 tracing::warn!(service, %client, reason, "connection lost");
             }

@@ -8,6 +8,7 @@ use proto::Instant;
 use proto::action::ServiceIndex;
 use proto::connection::{Connection, Protection};
 use proto::follower::RestartPolicy;
+use proto::migration::MigrationReport;
 use proto::node::Node;
 use proto::role::Role;
 use proto::role::RoleSince;
@@ -19,9 +20,9 @@ use super::kernel::LinuxKernel;
 use super::relay::RELAYED;
 use crate::config::{self};
 use crate::control::{
-    self, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, NodeStatus, PathStatus,
-    RestoredConnections, RingStatus, RingsStatus, ServiceStatus, StateSince, StateSyncStatus, TakeoverStatus,
-    TakeoverTotals,
+    self, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, MigrationStatus, NodeStatus,
+    PathStatus, RestoredConnections, RingStatus, RingsStatus, ServiceStatus, StateSince, StateSyncStatus,
+    TakeoverStatus, TakeoverTotals,
 };
 
 /// Maximum number of reasons shown separately. Bounded, because replicas may fail in many ways.
@@ -102,6 +103,7 @@ fn service(
         ring_fill_bytes,
         takeovers: of.takeovers().iter().map(takeover).collect(),
         takeover_sums: sums_of(of.takeover_sums()),
+        migrations: migrations_of(of.migrations()),
         counters: counters(node, kernel, index),
         state,
         history: of.roles().map(state_since).collect(),
@@ -138,6 +140,15 @@ fn path(path: &PathView) -> PathStatus {
         hears_peer: path.own.hears,
         peer_hears: path.peer.hears,
         losses: path.losses,
+    }
+}
+
+fn migrations_of(report: MigrationReport) -> MigrationStatus {
+    MigrationStatus {
+        pending: report.pending,
+        moved: report.moved,
+        stayed: report.stayed,
+        reasons: report.refusals.into_iter().collect(),
     }
 }
 

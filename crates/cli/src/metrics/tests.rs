@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::config::NodeRole;
+use crate::control::MigrationStatus;
 use crate::control::{
     Asker, Call, ConnectionCounts, ControlServer, EdgeStatus, LeaseStatus, LinkStatus, NodeStatus,
     PeerStatus, RingStatus, RingsStatus, ServiceMode, ServiceStatus, StateSyncStatus, StringStatus,
@@ -48,6 +49,7 @@ fn a_status() -> NodeStatus {
             reset: 1,
         }],
         takeover_sums: SUMS,
+        migrations: MigrationStatus::default(),
         counters: [("logged_in", 9), ("handshakes", 5), ("relayed_live", 1)]
             .map(|(name, count)| (name.to_owned(), count))
             .into(),

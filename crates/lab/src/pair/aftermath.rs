@@ -34,6 +34,8 @@ pub struct Aftermath {
     /// Time of the fault that makes node b take over. `None` if node b does not take over.
     #[serde(serialize_with = "as_optional_nanos")]
     pub deadly_at: Option<Instant>,
+    /// When connections were ordered to move to node b, if they were.
+    pub moved_at: Option<Instant>,
     /// When node a began to claim the address because its wire is gone, if node a did so.
     #[serde(serialize_with = "as_optional_nanos")]
     pub claimed_at: Option<Instant>,
@@ -91,6 +93,7 @@ impl Aftermath {
         Self {
             fault_at,
             deadly_at: None,
+            moved_at: None,
             claimed_at: None,
             second_at: None,
             takeovers: Vec::new(),
@@ -183,7 +186,13 @@ impl Aftermath {
                     .extend(bare.map(|hook| format!("{name} has put no filter back at its {hook}")));
             }
         }
-        if options.fault != CrashFault::FlushTc && options.then_power_off {
+        if options.fault == CrashFault::Migrate {
+            self.moved_at = Some(self.fault_at);
+            let has_some = |status: &ReportedStatus| status.kept() > 0;
+            self.wait_for_role(testbed, 1, has_some, "relay the connections that have moved")?;
+        }
+        let loses_logs = !matches!(options.fault, CrashFault::FlushTc | CrashFault::Migrate);
+        if loses_logs && options.then_power_off {
             // A new agent does not know the connections that began before its start. The agent learns each of them from the connection's
             // next request.
             self.wait_for_role(
@@ -257,7 +266,11 @@ impl Aftermath {
                 Ok(())
             }
             CrashFault::RebootRace => self.come_back_half(testbed, target.nodes()[0]),
-            CrashFault::KillAgent | CrashFault::Upgrade | CrashFault::CutLink | CrashFault::FlushTc
+            CrashFault::KillAgent
+            | CrashFault::Upgrade
+            | CrashFault::CutLink
+            | CrashFault::FlushTc
+            | CrashFault::Migrate
                 if options.then_power_off =>
             {
                 let at = power_off(testbed, 0, options.returning)?;
@@ -290,6 +303,7 @@ impl Aftermath {
             | CrashFault::KillBackup
             | CrashFault::KillAgent
             | CrashFault::Upgrade
+            | CrashFault::Migrate
             | CrashFault::FlushTc => Ok(()),
         }
     }

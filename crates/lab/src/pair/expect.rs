@@ -18,9 +18,10 @@ pub fn expectations(options: &PairOptions, aftermath: &Aftermath, clock: ClockOf
     let speaking = match options.fault {
         // The sockets of a dying process are closed one after the other.
         CrashFault::CrashWorker | CrashFault::KillServer => Speaking::ForEachConnection,
+        CrashFault::Migrate => Speaking::ForEachConnection, // the service's other connections stay
         _ => Speaking::ForAll,
     };
-    let deadly = aftermath.deadly_at.into_iter();
+    let deadly = aftermath.moved_at.into_iter().chain(aftermath.deadly_at);
     Expectations {
         speaking,
         ..of_service(options, deadly.map(|at| clock.realtime_ns(at)).collect())

@@ -43,6 +43,8 @@ pub enum CrashFault {
     Stop,
     /// A node is asked for a handover: primary and backup change places.
     Handover,
+    /// Live connections move from the primary to its backup, at the operator's order. The service stays.
+    Migrate,
     /// A node is drained; later it takes part again.
     Drain,
     /// A node's tc filters and their qdisc are removed.
@@ -87,6 +89,7 @@ impl CrashFault {
             | Self::KillServer
             | Self::CrashWorker
             | Self::HangServer
+            | Self::Migrate
             | Self::KillAgentAfterTakeover
             | Self::UpgradeAfterTakeover => &[CrashTarget::Primary],
             Self::KillBackup | Self::CutBackup => &[CrashTarget::Backup],
@@ -136,7 +139,9 @@ impl CrashFault {
             Self::KillBackup | Self::CutBackup => Sequel::Claim,
             Self::RebootRace | Self::Stop | Self::Drain if target == CrashTarget::Backup => Sequel::Claim,
             Self::RebootRace | Self::Stop | Self::Drain | Self::Handover => Sequel::Takeover,
-            Self::KillAgent | Self::Upgrade | Self::FlushTc | Self::CutLink => Sequel::Nothing,
+            Self::KillAgent | Self::Upgrade | Self::FlushTc | Self::CutLink | Self::Migrate => {
+                Sequel::Nothing
+            }
         }
     }
 

@@ -63,6 +63,7 @@ pub fn inject(testbed: &Testbed, options: &PairOptions, target: CrashTarget) -> 
             Ok(moment)
         }
         CrashFault::Handover | CrashFault::Drain => by_plan(testbed, options.fault, first),
+        CrashFault::Migrate => migrate(testbed),
         CrashFault::FlushTc => flush_tc(testbed, target),
     }
 }
@@ -80,6 +81,17 @@ pub fn by_plan(testbed: &Testbed, fault: CrashFault, index: usize) -> Result<Ins
             testbed.order(index, &["handover", service, "--node", node])?;
         }
     }
+    Ok(moment)
+}
+
+/// Orders all connections to move from the primary to the backup, and waits until they have. Returns the time just before the order.
+///
+/// # Errors
+/// If the command fails, or if a connection stays.
+fn migrate(testbed: &Testbed) -> Result<Instant> {
+    let (service, [from, to]) = (&testbed.pair.service_name, &testbed.pair.names);
+    let moment = monotonic();
+    testbed.order(0, &["migrate", service, "--to", to, "--node", from])?;
     Ok(moment)
 }
 

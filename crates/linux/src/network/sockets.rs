@@ -107,6 +107,27 @@ pub fn destroy_dying(vip: SocketAddr, clients: &[SocketAddr]) -> Result<usize, N
     run().map_err(NetworkError::at("destroy the connections of", vip))
 }
 
+/// Destroys the connections between `clients` and `vip`, whoever owns them, without sending anything beyond this node's guards. Returns
+/// their number.
+///
+/// # Errors
+/// The kernel's error.
+pub fn destroy_clients(vip: SocketAddr, clients: &[SocketAddr]) -> Result<usize, NetworkError> {
+    let run = || -> io::Result<usize> {
+        let diag = SockDiag::open()?;
+        let mut destroyed = 0;
+        for &client in clients {
+            let (family, id) = connection(vip, client);
+            let is_listener = |found: &FoundSocket| LISTENING >> found.state & 1 == 1;
+            if let Some(found) = diag.look_up(family, 0, &id)?.filter(|found| !is_listener(found)) {
+                destroyed += usize::from(diag.destroy(family, &found.id)?);
+            }
+        }
+        Ok(destroyed)
+    };
+    run().map_err(NetworkError::at("destroy the connections of", vip))
+}
+
 /// A socket that listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListeningSocket {

@@ -159,6 +159,8 @@ pub(super) const KNOWN_LOG2: u32 = 22;
 pub(super) const HELD_UNDECIDED: u32 = 1;
 /// `HELD_DECIDED`.
 pub(super) const HELD_DECIDED: u32 = 2;
+/// `HELD_RESERVED`.
+pub(super) const HELD_RESERVED: u32 = 3;
 
 /// A `struct death_record`: a dying process has released a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use memmap2::MmapOptions;
 use proto::action::Gate;
 
 use super::Wire;
-use super::abi::{ClientKey, HELD_DECIDED, HELD_UNDECIDED};
+use super::abi::{ClientKey, HELD_DECIDED, HELD_RESERVED, HELD_UNDECIDED};
 use super::client_bits::Undecided;
 use super::{WireError, WireStep};
 
@@ -79,9 +79,31 @@ impl Wire {
         Ok(())
     }
 
-    /// The clients of a service in the map `held`.
+    /// Reserves the connections of these clients, which are to move here from a living primary: nothing passes on them any more, until
+    /// [`hold`](Self::hold) or [`forget_clients`](Self::forget_clients).
+    ///
+    /// # Errors
+    /// The kernel's error. Then none of the connections is reserved.
+    pub fn reserve(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
+        self.set_holds(index, HOLDS_SOME);
+        let told = self.tell(index, clients, HELD_RESERVED);
+        if told.is_err() {
+            self.forget_clients(index, clients)?;
+        }
+        told
+    }
+
+    /// The clients of a service in the map `held`, except those whose connection the primary may still keep.
     pub fn held(&self, index: u16) -> Vec<SocketAddr> {
-        self.clients_in("held", index)
+        let is_reserved = |key: &[u8]| self.held_value(key) == Some(HELD_RESERVED);
+        let mut clients = self.clients_in("held", index);
+        clients.retain(|&client| !is_reserved(&ClientKey::new(client, index).to_bytes()));
+        clients
+    }
+
+    fn held_value(&self, key: &[u8]) -> Option<u32> {
+        let value = self.map("held").lookup(key, MapFlags::ANY).ok()??;
+        Some(u32::from_ne_bytes(*value.first_chunk()?))
     }
 
     /// Forgets these clients: their segments go to the primary again.
@@ -92,12 +114,17 @@ impl Wire {
         self.delete_clients("held", index, clients)
     }
 
-    /// Marks all connections as decided. A dead agent left connections undecided, and nobody will decide them any more.
+    /// Marks all connections as decided. A dead agent left connections undecided, and nobody will decide them any more. Connections that
+    /// it had only reserved are the primary's again.
     pub(super) fn settle_for_the_dead(&self, services: u16) -> Result<(), WireError> {
         self.undecided.clear();
         let map = self.map("held");
         let keys: Vec<_> = map.keys().collect();
         for key in keys {
+            if self.held_value(&key) == Some(HELD_RESERVED) {
+                self.delete_key("held", &key)?;
+                continue;
+            }
             let known = map.update(&key, &HELD_DECIDED.to_ne_bytes(), MapFlags::EXIST);
             if let Err(error) = known
                 && error.kind() != libbpf_rs::ErrorKind::NotFound

@@ -81,6 +81,7 @@ pub(crate) fn beat(vip: SocketAddr, (role, epoch): (Role, u64), configured_prima
         hands_over: false,
         orphans: Orphans::default(),
         adopted: 0,
+        migration: None,
         path: None,
     }
 }

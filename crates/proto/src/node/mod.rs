@@ -22,6 +22,7 @@ use crate::Instant;
 use crate::action::{Echo, Heartbeat, ServiceIndex};
 use crate::connection::Endpoint;
 use crate::detector::{Detector, DetectorConfig};
+use crate::migration::MigrationBeat;
 use crate::orphans;
 use crate::packet::Checksum;
 use crate::service::{BrokenRule, OrderRefusal, Service, ServiceConfig, ServiceInput, Simplex};
@@ -291,7 +292,7 @@ impl Node {
         }
         self.detector.on_heartbeat(now);
         for service in &mut self.services {
-            service.on_heartbeat((!is_known).then_some(incarnation));
+            service.on_heartbeat(now, (!is_known).then_some(incarnation));
         }
         self.heard = heartbeat.sequence;
         let sent = heartbeat.sent;
@@ -378,8 +379,9 @@ impl Node {
     fn heartbeat(&mut self, now: Instant) -> Heartbeat {
         self.beat_sequence += 1;
         let orphans = orphans::share(self.services.iter().map(Service::orphans));
-        let services = self.services.iter().zip(orphans);
-        let services = services.map(|(service, orphans)| service.beat(orphans));
+        let migrations = self.migration_beats();
+        let services = self.services.iter().zip(orphans.into_iter().zip(migrations));
+        let services = services.map(|(service, (orphans, migration))| service.beat(orphans, migration));
         Heartbeat {
             node: self.config.name.clone(),
             incarnation: self.config.incarnation,
@@ -388,6 +390,23 @@ impl Node {
             echo: self.echo,
             services: services.collect(),
         }
+    }
+
+    /// What the next heartbeat says of each service's migrations. A heartbeat has room for one service that has something to say, so these
+    /// services take turns.
+    fn migration_beats(&self) -> Vec<Option<MigrationBeat>> {
+        let mut beats: Vec<_> = self.services.iter().map(|it| Some(it.migration_beat())).collect();
+        let has_more = |beat: &Option<MigrationBeat>| beat.as_ref().is_some_and(|beat| !beat.is_empty());
+        let talkers: Vec<_> = (0..beats.len())
+            .filter(|&index| has_more(&beats[index]))
+            .collect();
+        let turn = usize::try_from(self.beat_sequence % talkers.len().max(1) as u64).expect("few services");
+        for (place, index) in talkers.into_iter().enumerate() {
+            if place != turn {
+                beats[index] = None;
+            }
+        }
+        beats
     }
 
     /// Whether the peer is heard and not overdue.
@@ -419,6 +438,11 @@ impl Node {
     /// not serve now.
     pub fn would_be_lost(&self, now: Instant, index: ServiceIndex) -> Option<OrderRefusal> {
         self.service(index).would_be_lost(&self.detector, now)
+    }
+
+    /// The reason why no connection of a service can move from this node to the other one. `None` if connections can move.
+    pub fn cannot_migrate(&self, now: Instant, index: ServiceIndex) -> Option<OrderRefusal> {
+        self.service(index).cannot_migrate(&self.detector, now)
     }
 
     /// Time at which this node, as a service's primary, may claim the VIP if the wire stays silent. By then, the wire is overdue and its

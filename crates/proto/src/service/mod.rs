@@ -10,6 +10,7 @@
 mod doubt;
 mod failure;
 mod found;
+mod migration;
 mod older;
 mod orphans;
 mod packets;
@@ -38,6 +39,7 @@ use crate::claim::Claim;
 use crate::detector::{Detector, DetectorConfig};
 use crate::doubt::ServiceDoubt;
 use crate::export::{ExportPlace, Exports, PartReceipt, SnapshotArrivals, SnapshotPart};
+use crate::migration::{IncomingMigrations, OutgoingMigrations};
 use crate::orphans::ServiceOrphans;
 use crate::path::ServicePath;
 use crate::role::{Role, RoleHistory};
@@ -117,6 +119,14 @@ pub enum ServiceInput {
     },
     /// The operator wants this node to have no part in the service (`true`), or to have one again.
     Leave(bool),
+    /// The operator wants the connections of these clients to move from this node, the primary, to the backup.
+    /// [`Service::migrations`] tells what becomes of them.
+    Migrate {
+        /// The clients.
+        clients: Vec<SocketAddr>,
+        /// A connection that has not moved by then stays.
+        until: Instant,
+    },
     /// The application on this node is in this state now.
     Server(ApplicationState),
     /// The processes of these clients' connections died on this node, but the service lives.
@@ -209,6 +219,10 @@ pub struct Service {
     peer: Option<ServiceBeat>,
     server: ApplicationState,
     orphans: ServiceOrphans,
+    /// Connections that move from this node to its backup.
+    outgoing: OutgoingMigrations,
+    /// Connections that move to this node from the primary.
+    incoming: IncomingMigrations,
     unfollowed: Unfollowed,
     sync: Option<StateSync>,
     /// Snapshots that this node sends, as the primary.
@@ -289,6 +303,8 @@ impl Service {
             peer: None,
             server: ApplicationState::Alive,
             orphans,
+            outgoing: OutgoingMigrations::default(),
+            incoming: IncomingMigrations::default(),
             unfollowed: Unfollowed::default(),
             sync: config.state_sync.map(StateSync::new),
             exports: Exports::new(now),
@@ -333,9 +349,11 @@ impl Service {
         matches!(self.role(), Role::Primary | Role::Backup)
     }
 
-    /// Whether the connections of a dead worker are being taken over. No other takeover begins meanwhile.
+    /// Whether the connections of a dead worker, or released connections of a migration, are being taken over. No other takeover begins
+    /// meanwhile.
     fn is_busy(&self) -> bool {
-        self.takeover.is_some() && self.role() == Role::Backup
+        let is_under_way = |takeover: &Takeover| !takeover.waits_for_primary();
+        self.takeover.as_ref().is_some_and(is_under_way) && self.role() == Role::Backup
     }
 
     /// If a working wire gives the VIP up, returns the time at which this node's claim is complete even without an answer of an outside
@@ -372,6 +390,7 @@ impl Service {
             ServiceInput::Failed { why } => self.on_failed(now, why),
             ServiceInput::Mended { mac } => self.on_mended(now, mac),
             ServiceInput::Leave(leaves) => self.on_leave(now, leaves),
+            ServiceInput::Migrate { clients, until } => self.on_migrate(now, clients, until),
             ServiceInput::Server(server) => self.on_server(now, server),
             ServiceInput::Orphans(clients) => self.on_orphans(now, clients),
             ServiceInput::Forgotten(clients) => self.on_forgotten(&clients),
@@ -399,10 +418,11 @@ impl Service {
     }
 
     /// The peer was heard. If the heartbeat comes from a new agent of the peer, `incarnation` is that agent's.
-    pub(crate) fn on_heartbeat(&mut self, incarnation: Option<u64>) {
+    pub(crate) fn on_heartbeat(&mut self, now: Instant, incarnation: Option<u64>) {
         self.path.on_heartbeat();
         if let Some(incarnation) = incarnation {
             self.orphans.begin(incarnation);
+            self.give_back_all(now);
         }
     }
 

@@ -72,7 +72,13 @@ impl Service {
             TableChange::Handshake if direction == Direction::In => {
                 self.orphans.forget_taken(&segment.source); // only the client's old connection was adopted; the primary has the new one
             }
-            TableChange::Ended(connection) => self.decide(now, connection),
+            TableChange::Ended(connection) => {
+                self.incoming.on_decided(match direction {
+                    Direction::In => segment.source,
+                    Direction::Out => segment.destination,
+                });
+                self.decide(now, connection);
+            }
             TableChange::Connection(connection) if direction == Direction::Out => {
                 self.tell_reached(connection)
             }
@@ -102,7 +108,9 @@ impl Service {
     }
 
     pub(super) fn on_unrestorable(&mut self, now: Instant, connection: ConnectionId, reason: String) {
-        if let Some(takeover) = self.takeover.as_mut() {
+        if !self.keep_at_primary(now, connection, &reason, true)
+            && let Some(takeover) = self.takeover.as_mut()
+        {
             takeover.on_unrestorable(connection, &mut self.table, reason, &mut self.actions);
         }
         self.conclude(now);
@@ -122,6 +130,7 @@ impl Service {
             self.on_unrestorable(now, connection, reason);
             return None;
         }
+        let client = self.client_of(connection);
         let taken = self.table.hand_over(connection).map(|taken| {
             let takeover = self.takeover.as_mut();
             let syn_ack = takeover.and_then(|takeover| takeover.half_open(connection, &taken));
@@ -133,6 +142,9 @@ impl Service {
         if let Some(syn_ack) = taken.as_ref().and_then(|taken| taken.syn_ack.as_ref()) {
             self.repeats.add(now, syn_ack.clone(), &mut self.actions);
         }
+        client
+            .into_iter()
+            .for_each(|client| self.incoming.on_decided(client));
         self.decide(now, connection);
         taken
     }
@@ -152,7 +164,12 @@ impl Service {
             return;
         };
         let is_whole = takeover.is_whole();
-        self.reports.push(takeover.report(now));
+        let is_migration = takeover.is_migration();
+        let report = takeover.report(now);
+        let restored = report.restored;
+        if !is_migration {
+            self.reports.push(report);
+        }
         self.actions.extend(takeover.take_hold());
         self.actions.push_back(ServiceAction::Settle);
         if is_whole {
@@ -161,12 +178,17 @@ impl Service {
         for refusal in takeover.into_refusals() {
             self.repeats.add(now, refusal, &mut self.actions);
         }
-        self.report(OperatorReport::TakenOver);
+        if is_migration {
+            self.report_migrated(now, restored);
+        } else {
+            self.report(OperatorReport::TakenOver);
+        }
         if is_whole {
             let change = self.standing.on_decided(now);
             self.follow(now, change);
         }
         self.adopt_orphans(now);
+        self.prepare_migrations(now);
     }
 
     /// Queues the actions that the table wants for clients' windows.

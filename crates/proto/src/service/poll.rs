@@ -61,9 +61,13 @@ impl Service {
                 takeover.hurry_begun(); // a side has spoken since the steps were planned
             }
             if let Err(reason) = entry.restarts() {
-                self.on_unrestorable(now, connection, reason);
+                if !self.keep_at_primary(now, connection, &reason, false) {
+                    self.on_unrestorable(now, connection, reason);
+                }
+                self.conclude(now);
                 return None;
             }
+            self.note_restoring(now, connection);
         }
         Some(step)
     }
@@ -112,6 +116,7 @@ impl Service {
             Some(self.path.asks_at()),
             self.failure.poll_timeout(),
             self.exports.poll_timeout(),
+            self.outgoing.poll_timeout(),
         ];
         due.into_iter().flatten().min()
     }

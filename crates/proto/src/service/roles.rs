@@ -31,6 +31,7 @@ impl Service {
             self.hear_of_adopted(now, beat.adopted);
         }
         self.hear_of_orphans(now, &beat);
+        self.hear_of_migrations(now, &beat);
         let is_bereft = !self.may_speak_beside() && !beat.orphans.clients.is_empty();
         // A peer whose application is in a worse state than this node's counts as one that yields.
         let is_worse =
@@ -166,6 +167,7 @@ impl Service {
         self.look_at_path(peer, now);
         self.repeats.on_timeout(now, &mut self.actions);
         self.send_snapshots(now);
+        self.expire_migrations(now);
         if let Some(takeover) = &mut self.takeover {
             takeover.on_timeout(now);
         }
@@ -238,7 +240,11 @@ impl Service {
             let lost = self.orphans.give_up();
             self.destroy(lost);
         }
+        if from == Role::Primary {
+            self.outgoing.give_up();
+        }
         if from == Role::Backup {
+            self.incoming.clear();
             self.sync(now, StateSyncEvent::Leave);
         }
         match to {

@@ -8,6 +8,7 @@ use crate::action::{ApplicationState, ServiceBeat};
 use crate::claim::Claim;
 use crate::connection::UnprotectedCause;
 use crate::detector::Detector;
+use crate::migration::MigrationBeat;
 use crate::orphans::{Orphans, ServiceOrphans};
 use crate::path::{PathWord, Reachability};
 use crate::role::{Role, RoleSince};
@@ -97,6 +98,8 @@ pub enum OrderRefusal {
     Simplex(Simplex),
     /// Connections are being taken over at this moment.
     Busy,
+    /// This node is not the service's primary.
+    NotPrimary,
 }
 
 impl std::fmt::Display for OrderRefusal {
@@ -104,6 +107,7 @@ impl std::fmt::Display for OrderRefusal {
         match self {
             Self::Simplex(why) => why.fmt(f),
             Self::Busy => f.write_str("connections are being taken over at this moment; try again"),
+            Self::NotPrimary => f.write_str("this node is not its primary; give the order there"),
         }
     }
 }
@@ -245,7 +249,8 @@ impl Service {
     }
 
     /// The service's entry in this node's next heartbeat. `orphans`: the service's orphans that this heartbeat reports.
-    pub(crate) fn beat(&self, orphans: Orphans) -> ServiceBeat {
+    /// `migration`: what the heartbeat says of the service's migrations.
+    pub(crate) fn beat(&self, orphans: Orphans, migration: Option<MigrationBeat>) -> ServiceBeat {
         ServiceBeat {
             vip: self.vip(),
             role: self.role(),
@@ -257,6 +262,7 @@ impl Service {
             hands_over: self.leaving.hands_over,
             orphans,
             adopted: self.orphans.adopted(),
+            migration,
             path: Some(self.path.last_word()),
         }
     }

@@ -106,6 +106,19 @@ impl Machine {
         }
     }
 
+    /// Removes the sockets of these clients' connections, which the other node has now. Sends nothing.
+    pub(super) fn release_sockets(&mut self, clients: &[SocketAddr]) {
+        for &client in clients {
+            if let Some(id) = self.host.find(self.vip, client) {
+                self.host.take(id);
+                self.relayed.retain(|relayed| *relayed != id);
+                self.unheard.retain(|(unheard, _)| *unheard != id);
+            }
+        }
+        let number = self.config.number;
+        self.judge.borrow_mut().on_sockets_lost(number, clients);
+    }
+
     /// Connections whose process died and that are not known to be adopted. The kernel remembers them for a new agent.
     pub(super) fn remembered_orphans(&self) -> Vec<SocketAddr> {
         if self.is(Defect::ForgetOrphans) {

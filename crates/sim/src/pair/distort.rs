@@ -55,6 +55,7 @@ impl Station {
             hands_over: false,
             orphans: Orphans::default(),
             adopted: 0,
+            migration: None,
             path: None,
         };
         let heartbeat = Heartbeat {

@@ -199,6 +199,19 @@ impl Kernel for Machine {
         Vec::new()
     }
 
+    fn reserve(&mut self, _: ServiceIndex, clients: &[SocketAddr]) -> Result<(), String> {
+        self.wire.reserve(clients);
+        Ok(())
+    }
+
+    fn give_back(&mut self, _: ServiceIndex, client: SocketAddr) {
+        self.wire.give_back(client);
+    }
+
+    fn release(&mut self, _: ServiceIndex, clients: &[SocketAddr]) {
+        self.release_sockets(clients);
+    }
+
     fn settle(&mut self, _: ServiceIndex) {
         self.wire.settle();
     }
@@ -276,6 +289,7 @@ impl Kernel for Machine {
     fn report(&mut self, _: &Node, _: ServiceIndex, report: &OperatorReport) {
         match report {
             OperatorReport::Unrestorable { client, reason } => self.lost.push((*client, reason.clone())),
+            OperatorReport::Migrated { connections } => self.migrated += connections,
             OperatorReport::Role { to, .. } => {
                 self.judge.borrow_mut().on_role(self.config.number, *to);
                 self.is_consented = *to == Role::Backup;

@@ -128,6 +128,8 @@ pub struct Machine {
     pub(super) relayed: Vec<EndpointId>,
     /// SYN-ACKs of connections that were handed over before their clients were heard. The relay keeps the SYN-ACKs for the next agent.
     pub(super) unheard: Vec<(EndpointId, Vec<u8>)>,
+    /// Number of connections that have moved here from a living primary.
+    pub(super) migrated: usize,
     pub(super) lost: Vec<(SocketAddr, String)>,
     pub(super) agent: AgentThread,
     pub(super) hook: SimHook,
@@ -206,6 +208,7 @@ impl Machine {
             replicas: BTreeMap::new(),
             relayed: Vec::new(),
             unheard: Vec::new(),
+            migrated: 0,
             lost: Vec::new(),
             agent,
             hook: SimHook::default(),
@@ -246,6 +249,11 @@ impl Machine {
     /// The local stack, for inspection.
     pub const fn host(&self) -> &Host {
         &self.host
+    }
+
+    /// Number of connections that have moved here from a living primary, at the operator's order.
+    pub const fn migrated(&self) -> usize {
+        self.migrated
     }
 
     /// Connections that could not be continued, and why.

@@ -1,5 +1,8 @@
 //! Passes the operator's orders to the node's core, as the daemon's module `orders` does.
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use proto::Instant;
 use proto::service::ServiceInput;
 
@@ -10,6 +13,16 @@ impl Station {
     pub fn order_handover(&mut self, now: Instant) {
         let now = self.machine.clock.read(now);
         if self.machine.runs(now) && self.core.handle_handover(now, 0).is_ok() {
+            self.machine.agent.wake(now);
+        }
+    }
+
+    /// `steadfast migrate`. Ignored if the agent does not run, or if this node's core refuses the order.
+    pub fn order_migrate(&mut self, now: Instant, clients: Vec<SocketAddr>, patience: Duration) {
+        let now = self.machine.clock.read(now);
+        if self.machine.runs(now) && self.core.cannot_migrate(now, 0).is_none() {
+            let until = now + patience;
+            self.core.handle(now, 0, ServiceInput::Migrate { clients, until });
             self.machine.agent.wake(now);
         }
     }

@@ -156,6 +156,17 @@ impl SimPair {
         self.world.power_on(node, Station::boot);
     }
 
+    /// The operator orders at `at` that the connections with these numbers move from the primary to its backup within `patience`.
+    pub fn migrate(&mut self, at: Instant, connections: impl IntoIterator<Item = usize>, patience: Duration) {
+        let clients: Vec<_> = connections.into_iter().map(Self::client_of).collect();
+        let primary = self.primary;
+        self.world.at(at, move |world| {
+            world.with(primary, |primary: &mut Station, now| {
+                primary.order_migrate(now, clients, patience)
+            });
+        });
+    }
+
     /// Kills a worker of the primary at `at`. The worker serves the connections with these numbers.
     pub fn kill_worker(&mut self, at: Instant, connections: impl IntoIterator<Item = usize>) {
         let clients: Vec<_> = connections.into_iter().map(Self::client_of).collect();

@@ -107,6 +107,8 @@ pub(super) enum WireSide {
 /// State of a connection that is no longer the primary's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HeldState {
+    /// Moves here from a living primary, or stays with it.
+    Reserved,
     Undecided,
     Decided,
 }
@@ -177,6 +179,7 @@ impl SimWire {
 
     /// Marks all connections as decided, because an agent that died cannot decide them any more.
     pub fn settle_for_the_dead(&mut self) {
+        self.held.retain(|_, held| *held != HeldState::Reserved); // the primary still has them
         self.settle();
         self.is_told |= self.gate == Gate::Takeover;
     }
@@ -193,9 +196,22 @@ impl SimWire {
         self.is_told = true;
     }
 
-    /// The clients that are held.
+    /// Notes that the connections of `clients` are to move here.
+    pub fn reserve(&mut self, clients: &[SocketAddr]) {
+        self.held
+            .extend(clients.iter().map(|&client| (client, HeldState::Reserved)));
+    }
+
+    /// Notes that this client's connection stays with the primary.
+    pub fn give_back(&mut self, client: SocketAddr) {
+        self.held.remove(&client);
+    }
+
+    /// The clients that are held, except those whose connection the primary may still have.
     pub fn held(&self) -> Vec<SocketAddr> {
-        self.held.keys().copied().collect()
+        let is_taken = |held: &HeldState| *held != HeldState::Reserved;
+        let held = self.held.iter().filter(|(_, held)| is_taken(held));
+        held.map(|(&client, _)| client).collect()
     }
 
     /// Limits a client's window to `cap` from now on. With `None`, ends the limit.
@@ -245,7 +261,11 @@ impl SimWire {
 
     /// Notes that the connections of all held clients are decided.
     pub fn settle(&mut self) {
-        self.held.values_mut().for_each(|held| *held = HeldState::Decided);
+        let undecided = self
+            .held
+            .values_mut()
+            .filter(|held| **held == HeldState::Undecided);
+        undecided.for_each(|held| *held = HeldState::Decided);
     }
 
     /// Holds back clients' input until `until`. With `None`, ends the hold.
@@ -357,7 +377,7 @@ impl SimWire {
         }
         match self.held.get(&client) {
             // The local listener's SYN-ACK would contradict what the old primary has sent on the connection that is being decided.
-            Some(HeldState::Undecided) => Fate::Dropped,
+            Some(HeldState::Undecided | HeldState::Reserved) => Fate::Dropped,
             None if !self.is_told => Fate::Dropped,
             Some(HeldState::Decided) | None => Fate::Local,
         }

@@ -1,5 +1,6 @@
 //! Faults: how each is injected and mended.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use proto::Instant;
@@ -59,6 +60,8 @@ pub enum FaultKind {
     Arbiter,
     /// No failure: the operator orders a handover, so the nodes change roles.
     Handover,
+    /// No failure: the operator orders that some connections move from the primary to its backup.
+    Migrate,
     /// The operator drains a node, and takes it back in when the fault ends.
     Drain,
     /// A node's network refuses changes: addresses, routes and rules stay as they are.
@@ -67,7 +70,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Crash,
         Self::Agent,
         Self::Pause,
@@ -85,6 +88,7 @@ impl FaultKind {
         Self::Server,
         Self::Arbiter,
         Self::Handover,
+        Self::Migrate,
         Self::Drain,
         Self::Path,
         Self::PathOneWay,
@@ -121,6 +125,7 @@ impl FaultKind {
             Self::Server => "server",
             Self::Arbiter => "arbiter",
             Self::Handover => "handover",
+            Self::Migrate => "migrate",
             Self::Drain => "drain",
             Self::Network => "network",
         }
@@ -233,6 +238,13 @@ impl PlannedFault {
                 Vec::new()
             }
             FaultKind::Handover => with(pair, id, Station::order_handover),
+            FaultKind::Migrate => {
+                let clients = self.some_clients(connections);
+                let patience = Duration::from_millis(50 + self.detail % 2000);
+                with(pair, id, |station, now| {
+                    station.order_migrate(now, clients, patience)
+                })
+            }
             FaultKind::Drain => {
                 with(pair, id, Station::order_drain);
                 vec![Mend::Drain(id)]
@@ -247,12 +259,17 @@ impl PlannedFault {
     }
 
     fn kill_worker(&self, pair: &mut SimPair, id: NodeId, connections: usize) -> Vec<Mend> {
+        let clients = self.some_clients(connections);
+        with(pair, id, |station, now| station.kill_worker(now, &clients))
+    }
+
+    /// Some of the clients.
+    fn some_clients(&self, connections: usize) -> Vec<SocketAddr> {
         let mut draw = Draw::new(self.detail);
-        let clients: Vec<_> = (0..connections)
+        (0..connections)
             .filter(|_| draw.chance(0.4))
             .map(SimPair::client_of)
-            .collect();
-        with(pair, id, |station, now| station.kill_worker(now, &clients))
+            .collect()
     }
 
     fn break_path(&self, pair: &mut SimPair, id: NodeId) -> Vec<Mend> {

@@ -92,6 +92,7 @@ const fn silenced_by(fault: &PlannedFault) -> Option<Where> {
         | FaultKind::Server
         | FaultKind::Arbiter
         | FaultKind::Handover
+        | FaultKind::Migrate
         | FaultKind::Drain
         | FaultKind::Network => None,
     }

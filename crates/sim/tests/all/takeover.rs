@@ -264,3 +264,26 @@ fn worker() {
         (pair, complaints)
     });
 }
+
+/// Some connections move from the living primary to its backup. In half of the pairs, the primary loses its power at about the same time.
+#[test]
+fn migration() {
+    let mut moved = 0;
+    for_seeds("migration", 0..SEEDS, |seed, _| {
+        let (mut pair, mut draw) = any(seed, |_, _| {});
+        let moment = START + draw.time(Duration::from_millis(500));
+        let movers: Vec<usize> = (0..8).filter(|_| draw.chance(0.5)).collect();
+        pair.migrate(at(moment), movers, Duration::from_millis(300));
+        if draw.chance(0.5) {
+            pair.power_off(at(moment + draw.time(Duration::from_millis(20))));
+        }
+        let complaints = pair.run(at(LIMIT));
+        moved += pair.backup().machine().migrated();
+        (pair, complaints)
+    });
+    println!("{moved} connections moved");
+    assert!(
+        moved > 0 || std::env::var_os("SEED").is_some(),
+        "no connection moved"
+    );
+}

@@ -1,0 +1,124 @@
+//! The command `steadfast migrate`: gives the order to the primary, shows the progress, and says what has become of the connections.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use serde::Serialize;
+
+use super::cli::NodeOption;
+use super::error::CommandError;
+use super::show::{choose, no_answer};
+use crate::control::{self, MigrationStatus, Order};
+
+/// Time between two requests for the status.
+const POLL: Duration = Duration::from_millis(20);
+/// Time between two lines of progress.
+const PROGRESS: Duration = Duration::from_secs(1);
+/// Time beyond the operator's limit in which the node must have come to an end.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What the operator wants.
+pub(super) struct MigrationWish {
+    pub service: String,
+    pub to: String,
+    pub client: Option<String>,
+    pub within: Duration,
+    pub json: bool,
+}
+
+/// The outcome, as `--json` prints it.
+#[derive(Serialize)]
+struct MigrationOutcome {
+    ok: bool,
+    moved: u64,
+    stayed: u64,
+    /// The latest connections that stayed, each with the reason.
+    reasons: Vec<(String, String)>,
+    took_ms: f64,
+}
+
+pub(super) fn migrate(node: &NodeOption, wish: MigrationWish) -> Result<(), CommandError> {
+    let state_dir = choose(node)?;
+    let before = migrations(&state_dir, &wish.service)?;
+    if before.pending > 0 {
+        let why = anyhow!(
+            "{} connections are on their way already; wait for them",
+            before.pending
+        );
+        return Err(CommandError::Failed(why));
+    }
+    let begun = Instant::now();
+    let order = Order::Migrate {
+        service: wish.service.clone(),
+        to: wish.to.clone(),
+        client: wish.client,
+        within_ms: u64::try_from(wish.within.as_millis()).unwrap_or(u64::MAX),
+    };
+    control::order(&state_dir, order).map_err(no_answer)?;
+    let after = wait(&state_dir, &wish.service, begun, wish.within + GRACE)?;
+    let stayed = after.stayed - before.stayed.min(after.stayed);
+    let reasons = after
+        .reasons
+        .iter()
+        .take(usize::try_from(stayed).unwrap_or(usize::MAX));
+    let outcome = MigrationOutcome {
+        ok: stayed == 0,
+        moved: after.moved - before.moved.min(after.moved),
+        stayed,
+        reasons: reasons
+            .map(|(client, why)| (client.to_string(), why.clone()))
+            .collect(),
+        took_ms: begun.elapsed().as_secs_f64() * 1000.0,
+    };
+    if wish.json {
+        println!("{}", serde_json::to_string(&outcome).expect("plain data"));
+    } else {
+        println!(
+            "{} connections moved to {} in {:.0} ms",
+            outcome.moved, wish.to, outcome.took_ms
+        );
+        for (client, why) in &outcome.reasons {
+            println!("{client} stayed: {why}");
+        }
+    }
+    if outcome.ok {
+        return Ok(());
+    }
+    Err(CommandError::Failed(anyhow!("{stayed} connections stayed here")))
+}
+
+/// Waits until no connection is on its way any more.
+fn wait(
+    state_dir: &Path,
+    service: &str,
+    begun: Instant,
+    limit: Duration,
+) -> Result<MigrationStatus, CommandError> {
+    let mut told = begun;
+    loop {
+        let now = migrations(state_dir, service)?;
+        if now.pending == 0 {
+            return Ok(now);
+        }
+        if begun.elapsed() > limit {
+            let why = anyhow!(
+                "{} connections are still on their way after {limit:?}",
+                now.pending
+            );
+            return Err(CommandError::Failed(why));
+        }
+        if told.elapsed() >= PROGRESS {
+            told = Instant::now();
+            eprintln!("{} connections still to move", now.pending);
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+fn migrations(state_dir: &Path, name: &str) -> Result<MigrationStatus, CommandError> {
+    let status = control::status(state_dir).map_err(no_answer)?;
+    let service = status.services.into_iter().find(|service| service.name == name);
+    let service = service.ok_or_else(|| CommandError::Failed(anyhow!("this node has no service {name}")))?;
+    Ok(service.migrations)
+}

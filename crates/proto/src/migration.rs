@@ -1,0 +1,576 @@
+//! Migration: at the operator's order, live connections move from the primary to its backup, which goes on with them as with the connections
+//! of a dead worker (docs/migration.md).
+//!
+//! The primary *offers* connections in its heartbeats, and repeats each offer until the backup has answered it. The backup repeats its
+//! answers in the same way, so lost heartbeats do no harm.
+//!
+//! ```text
+//!  primary   Offered ───────── answer Prepared: the socket is destroyed ─▶ Released ── answer Taken ─▶ moved
+//!               └─ answer Refused, or the time is over ─▶ stays here
+//!
+//!  backup    Waiting ── reserved ─▶ Preparing ── socket restored ─▶ Prepared ── offer is Released ─▶ Taking ── live ─▶ Taken
+//!               ▲                       └── cannot restart now ──┐      │
+//!               └────────── given back to the primary ◀──────────┴──────┘ the offer is gone
+//! ```
+//!
+//! At each moment exactly one node has the connection: the primary until it destroys its socket, the backup afterwards. Only the primary
+//! decides when that is. The backup prepares the connection before, so that whatever can fail fails while the primary can still go on.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Instant;
+
+/// Maximum number of offers of one service in a heartbeat.
+pub const OFFERS_MAX: usize = 32;
+/// Maximum number of bytes of a reason in an answer.
+const REASON_MAX: usize = 120;
+/// Number of refusals that are kept for the operator.
+const REFUSALS_MAX: usize = 16;
+
+/// What a heartbeat says about a service's migrations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigrationBeat {
+    /// The primary's offers, all of them. An offer that is missing has ended.
+    pub offers: Vec<Offer>,
+    /// The backup's answers.
+    pub answers: Vec<OfferAnswer>,
+}
+
+impl MigrationBeat {
+    /// Whether there is nothing to say.
+    pub fn is_empty(&self) -> bool {
+        self.offers.is_empty() && self.answers.is_empty()
+    }
+}
+
+/// A connection that the primary wants to move to its backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// The offer's number. A later offer of the same agent has a higher one.
+    pub number: u64,
+    /// The connection's client.
+    pub client: SocketAddr,
+    /// The primary has destroyed its socket: the connection is the backup's.
+    pub is_released: bool,
+}
+
+/// What the backup says about an offer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfferAnswer {
+    /// The offer's number.
+    pub number: u64,
+    /// The answer.
+    pub state: OfferState,
+}
+
+/// How far the backup is with an offer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OfferState {
+    /// The connection cannot move now, for this reason. The backup tries again.
+    Waiting(String),
+    /// The connection is restored on the backup, and says nothing yet. The primary may release it.
+    Prepared,
+    /// The backup has had the released connection.
+    Taken,
+    /// The backup cannot take the connection, for this reason.
+    Refused(String),
+}
+
+/// What has become of the connections that this node was ordered to move.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MigrationReport {
+    /// Connections that are still here and are to move.
+    pub pending: usize,
+    /// Number of connections that have moved.
+    pub moved: u64,
+    /// Number of connections that have stayed here, because they could not move or the time was over.
+    pub stayed: u64,
+    /// The latest connections that have stayed, and why.
+    pub refusals: VecDeque<(SocketAddr, String)>,
+}
+
+/// The primary's side.
+#[derive(Debug, Default)]
+pub(crate) struct OutgoingMigrations {
+    /// Number of the next offer.
+    next: u64,
+    offers: BTreeMap<u64, OutgoingOffer>,
+    /// Clients whose connections are offered, or are to be offered.
+    clients: BTreeSet<SocketAddr>,
+    waiting: VecDeque<(SocketAddr, Instant)>,
+    report: MigrationReport,
+}
+
+#[derive(Debug)]
+struct OutgoingOffer {
+    client: SocketAddr,
+    /// When the primary gives the offer up.
+    until: Instant,
+    is_released: bool,
+    /// Why the connection cannot move now.
+    obstacle: Option<String>,
+}
+
+impl OutgoingMigrations {
+    /// The connections of `clients` are to move before `until`.
+    pub(crate) fn order(&mut self, clients: impl IntoIterator<Item = SocketAddr>, until: Instant) {
+        for client in clients {
+            if self.clients.insert(client) {
+                self.waiting.push_back((client, until));
+            }
+        }
+        self.fill();
+    }
+
+    /// Offers as many of the waiting connections as a heartbeat may name.
+    fn fill(&mut self) {
+        while self.offers.len() < OFFERS_MAX
+            && let Some((client, until)) = self.waiting.pop_front()
+        {
+            let offer = OutgoingOffer {
+                client,
+                until,
+                is_released: false,
+                obstacle: None,
+            };
+            self.offers.insert(self.next, offer);
+            self.next += 1;
+        }
+    }
+
+    /// The offers for the next heartbeat.
+    pub(crate) fn offers(&self) -> Vec<Offer> {
+        let offer = |(&number, offer): (&u64, &OutgoingOffer)| Offer {
+            number,
+            client: offer.client,
+            is_released: offer.is_released,
+        };
+        self.offers.iter().map(offer).collect()
+    }
+
+    /// The backup has answered. Returns the clients whose sockets must be destroyed now, and whether the offers have changed.
+    pub(crate) fn on_answers(&mut self, answers: &[OfferAnswer]) -> (Vec<SocketAddr>, bool) {
+        let (mut released, mut has_changed) = (Vec::new(), false);
+        for OfferAnswer { number, state } in answers {
+            let Some(offer) = self.offers.get_mut(number) else {
+                continue;
+            };
+            match state {
+                OfferState::Waiting(why) => offer.obstacle = Some(why.clone()),
+                OfferState::Prepared if offer.is_released => {}
+                OfferState::Prepared => {
+                    offer.is_released = true;
+                    released.push(offer.client);
+                    has_changed = true;
+                }
+                OfferState::Taken => {
+                    has_changed = true;
+                    self.end(*number, None);
+                }
+                OfferState::Refused(why) => {
+                    has_changed = true;
+                    self.end(*number, Some(why.clone()));
+                }
+            }
+        }
+        self.fill();
+        (released, has_changed)
+    }
+
+    /// An offer has come to its end: the connection has moved, or stays here for a reason.
+    fn end(&mut self, number: u64, reason: Option<String>) {
+        if let Some(offer) = self.offers.remove(&number) {
+            self.count(offer.client, reason);
+        }
+    }
+
+    fn count(&mut self, client: SocketAddr, reason: Option<String>) {
+        self.clients.remove(&client);
+        let Some(reason) = reason else {
+            self.report.moved += 1;
+            return;
+        };
+        self.report.stayed += 1;
+        self.report.refusals.truncate(REFUSALS_MAX - 1);
+        self.report.refusals.push_front((client, reason));
+    }
+
+    /// Gives up the connections whose time is over, except those that the backup has. Returns whether there were any.
+    pub(crate) fn on_timeout(&mut self, now: Instant) -> bool {
+        let is_over = |offer: &OutgoingOffer| !offer.is_released && now >= offer.until;
+        let late = self.offers.iter().filter(|(_, offer)| is_over(offer));
+        let late: Vec<_> = late
+            .map(|(&number, offer)| (number, offer.obstacle.clone()))
+            .collect();
+        for (number, obstacle) in &late {
+            let why = obstacle
+                .clone()
+                .unwrap_or_else(|| "the backup has not answered".to_owned());
+            self.end(*number, Some(why));
+        }
+        while let Some(&(client, until)) = self.waiting.front()
+            && now >= until
+        {
+            self.waiting.pop_front();
+            self.count(
+                client,
+                Some("its turn had not come when the time was over".to_owned()),
+            );
+        }
+        self.fill();
+        !late.is_empty()
+    }
+
+    /// When a connection's time is over.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let offers = self.offers.values().filter(|offer| !offer.is_released);
+        let waiting = self.waiting.front().map(|&(_, until)| until);
+        offers.map(|offer| offer.until).chain(waiting).min()
+    }
+
+    /// The nodes' roles have changed, so nothing is offered any more. What was released is the other node's.
+    pub(crate) fn give_up(&mut self) {
+        let offers = std::mem::take(&mut self.offers).into_values();
+        let offers: Vec<_> = offers.map(|offer| (offer.client, offer.is_released)).collect();
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        for (client, is_released) in offers
+            .into_iter()
+            .chain(waiting.map(|(client, _)| (client, false)))
+        {
+            let why = (!is_released).then(|| "the nodes' roles have changed".to_owned());
+            self.count(client, why);
+        }
+    }
+
+    /// What has become of the connections that were to move.
+    pub(crate) fn report(&self) -> MigrationReport {
+        MigrationReport {
+            pending: self.clients.len(),
+            ..self.report.clone()
+        }
+    }
+}
+
+/// How far the backup is with a connection. The picture is in the module's documentation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum IncomingState {
+    Waiting(String),
+    Preparing,
+    Prepared,
+    Taking,
+    Taken,
+    Refused(String),
+}
+
+#[derive(Debug)]
+struct IncomingOffer {
+    client: SocketAddr,
+    state: IncomingState,
+}
+
+/// The backup's side.
+#[derive(Debug, Default)]
+pub(crate) struct IncomingMigrations {
+    offers: BTreeMap<u64, IncomingOffer>,
+}
+
+/// What the backup must do after it has heard the primary's offers.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct HeardOffers {
+    /// Connections that the primary no longer offers. It keeps them.
+    pub withdrawn: Vec<SocketAddr>,
+    /// Connections that the primary has released.
+    pub released: Vec<SocketAddr>,
+}
+
+impl IncomingMigrations {
+    /// The primary's heartbeat has these offers.
+    pub(crate) fn hear(&mut self, offers: &[Offer]) -> HeardOffers {
+        let mut heard = HeardOffers::default();
+        let is_offered = |number: &u64| offers.iter().any(|offer| offer.number == *number);
+        self.offers.retain(|number, known| {
+            let is_reserved = matches!(known.state, IncomingState::Preparing | IncomingState::Prepared);
+            let stays = is_offered(number) || known.state == IncomingState::Taking;
+            if !stays && is_reserved {
+                heard.withdrawn.push(known.client);
+            }
+            stays
+        });
+        for &Offer {
+            number,
+            client,
+            is_released,
+        } in offers.iter().take(OFFERS_MAX)
+        {
+            // An agent that hears of a released connection first has not prepared it, an earlier agent has.
+            let state = if is_released {
+                IncomingState::Taken
+            } else {
+                IncomingState::Waiting(String::new())
+            };
+            let known = self
+                .offers
+                .entry(number)
+                .or_insert(IncomingOffer { client, state });
+            if is_released && known.state == IncomingState::Prepared {
+                known.state = IncomingState::Taking;
+                heard.released.push(client);
+            }
+        }
+        heard
+    }
+
+    /// The connections to prepare: those that wait, and for which `check` finds no obstacle.
+    pub(crate) fn choose(
+        &mut self,
+        mut check: impl FnMut(SocketAddr) -> Result<(), String>,
+    ) -> Vec<SocketAddr> {
+        let mut chosen = Vec::new();
+        for offer in self.offers.values_mut() {
+            if !matches!(offer.state, IncomingState::Waiting(_)) {
+                continue;
+            }
+            offer.state = match check(offer.client) {
+                Ok(()) => {
+                    chosen.push(offer.client);
+                    IncomingState::Preparing
+                }
+                Err(why) => IncomingState::Waiting(why),
+            };
+        }
+        chosen
+    }
+
+    /// The connection's socket is being restored. If that fails, [`on_failed`](Self::on_failed) follows before the primary is told.
+    pub(crate) fn on_restored(&mut self, client: SocketAddr) {
+        self.change(client, |state| {
+            (*state == IncomingState::Preparing).then_some(IncomingState::Prepared)
+        });
+    }
+
+    /// The connection is given back to the primary: it cannot be restored now (`is_final`: or ever), for this reason.
+    pub(crate) fn on_failed(&mut self, client: SocketAddr, why: String, is_final: bool) {
+        self.change(client, |_| {
+            Some(if is_final {
+                IncomingState::Refused(why.clone())
+            } else {
+                IncomingState::Waiting(why.clone())
+            })
+        });
+    }
+
+    /// The released connection lives here, or has ended here.
+    pub(crate) fn on_decided(&mut self, client: SocketAddr) {
+        self.change(client, |state| match state {
+            IncomingState::Taking => Some(IncomingState::Taken),
+            // The client has ended the connection. The primary has not heard of that, and must destroy its socket.
+            IncomingState::Preparing => Some(IncomingState::Prepared),
+            _ => None,
+        });
+    }
+
+    fn change(&mut self, client: SocketAddr, change: impl Fn(&IncomingState) -> Option<IncomingState>) {
+        let of_client = |offer: &&mut IncomingOffer| {
+            offer.client == client && !matches!(offer.state, IncomingState::Taken | IncomingState::Refused(_))
+        };
+        if let Some(offer) = self.offers.values_mut().find(of_client)
+            && let Some(next) = change(&offer.state)
+        {
+            offer.state = next;
+        }
+    }
+
+    /// The answers for the next heartbeat.
+    pub(crate) fn answers(&self) -> Vec<OfferAnswer> {
+        let answer = |(&number, offer): (&u64, &IncomingOffer)| {
+            let cut = |why: &str| why.chars().take(REASON_MAX).collect::<String>();
+            let state = match &offer.state {
+                IncomingState::Waiting(why) if why.is_empty() => return None,
+                IncomingState::Waiting(why) => OfferState::Waiting(cut(why)),
+                IncomingState::Preparing | IncomingState::Taking => return None,
+                IncomingState::Prepared => OfferState::Prepared,
+                IncomingState::Taken => OfferState::Taken,
+                IncomingState::Refused(why) => OfferState::Refused(cut(why)),
+            };
+            Some(OfferAnswer { number, state })
+        };
+        self.offers.iter().filter_map(answer).collect()
+    }
+
+    /// Forgets all offers: the primary has a new agent, or the nodes' roles have changed.
+    pub(crate) fn clear(&mut self) {
+        self.offers.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn client(number: u16) -> SocketAddr {
+        ([10, 0, 0, 1], 4000 + number).into()
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
+    fn ordered(clients: std::ops::Range<u16>) -> OutgoingMigrations {
+        let mut outgoing = OutgoingMigrations::default();
+        outgoing.order(clients.map(client), at(1000));
+        outgoing
+    }
+
+    #[test]
+    fn a_connection_moves_step_by_step() {
+        let (mut outgoing, mut incoming) = (ordered(0..1), IncomingMigrations::default());
+        assert_eq!(incoming.hear(&outgoing.offers()), HeardOffers::default());
+        assert_eq!(incoming.choose(|_| Err("it writes".to_owned())), []);
+        assert_eq!(outgoing.on_answers(&incoming.answers()), (vec![], false));
+        assert_eq!(incoming.choose(|_| Ok(())), [client(0)]);
+        assert_eq!(incoming.answers(), [], "it is being prepared");
+        incoming.on_restored(client(0));
+        assert_eq!(outgoing.on_answers(&incoming.answers()), (vec![client(0)], true));
+        assert_eq!(outgoing.on_answers(&incoming.answers()), (vec![], false), "once");
+        let heard = incoming.hear(&outgoing.offers());
+        assert_eq!(heard.released, [client(0)]);
+        assert_eq!(incoming.hear(&outgoing.offers()), HeardOffers::default(), "once");
+        incoming.on_decided(client(0));
+        assert_eq!(outgoing.on_answers(&incoming.answers()), (vec![], true));
+        assert_eq!((outgoing.report().moved, outgoing.report().pending), (1, 0));
+        assert_eq!(incoming.hear(&outgoing.offers()), HeardOffers::default());
+        assert_eq!(incoming.answers(), []);
+    }
+
+    #[test]
+    fn what_cannot_move_in_time_stays_and_says_why() {
+        let (mut outgoing, mut incoming) = (ordered(0..40), IncomingMigrations::default());
+        assert_eq!(outgoing.offers().len(), OFFERS_MAX);
+        incoming.hear(&outgoing.offers());
+        incoming.choose(|of| {
+            if of == client(0) {
+                Ok(())
+            } else {
+                Err("it writes".to_owned())
+            }
+        });
+        incoming.on_restored(client(0));
+        outgoing.on_answers(&incoming.answers());
+        assert!(!outgoing.on_timeout(at(999)));
+        assert_eq!(outgoing.poll_timeout(), Some(at(1000)));
+        assert!(outgoing.on_timeout(at(1000)));
+        let report = outgoing.report();
+        assert_eq!(
+            (report.pending, report.stayed),
+            (1, 39),
+            "the released one is the backup's"
+        );
+        assert_eq!(report.refusals.len(), REFUSALS_MAX);
+        assert!(
+            report.refusals.iter().any(|(_, why)| why.contains("turn")),
+            "{report:?}"
+        );
+        assert_eq!(incoming.hear(&outgoing.offers()).released, [client(0)]);
+    }
+
+    #[test]
+    fn a_withdrawn_offer_is_given_back() {
+        let (mut outgoing, mut incoming) = (ordered(0..2), IncomingMigrations::default());
+        incoming.hear(&outgoing.offers());
+        assert_eq!(incoming.choose(|_| Ok(())).len(), 2);
+        incoming.on_restored(client(1));
+        incoming.on_failed(client(0), "no socket".to_owned(), true);
+        outgoing.give_up();
+        assert_eq!(incoming.hear(&outgoing.offers()).withdrawn, [client(1)]);
+        assert_eq!(outgoing.report().stayed, 2);
+    }
+
+    /// Both sides, with a network that loses, repeats and overtakes heartbeats. Never do both nodes have a connection.
+    #[derive(Clone, Debug)]
+    enum Turn {
+        ToBackup(bool),
+        ToPrimary(bool),
+        Prepare(u16),
+        Fail(u16),
+        Decide,
+        Expire,
+    }
+
+    fn turns() -> impl Strategy<Value = Vec<Turn>> {
+        let turn = prop_oneof![
+            any::<bool>().prop_map(Turn::ToBackup),
+            any::<bool>().prop_map(Turn::ToPrimary),
+            (0..3u16).prop_map(Turn::Prepare),
+            (0..3u16).prop_map(Turn::Fail),
+            Just(Turn::Decide),
+            Just(Turn::Expire),
+        ];
+        prop::collection::vec(turn, 0..60)
+    }
+
+    proptest! {
+        #[test]
+        fn one_node_has_each_connection(turns in turns()) {
+            let (mut outgoing, mut incoming) = (ordered(0..3), IncomingMigrations::default());
+            let (mut primary, mut backup) = (BTreeSet::from([0, 1, 2].map(client)), BTreeSet::new());
+            let mut prepared = BTreeSet::new();
+            for turn in turns {
+                match turn {
+                    Turn::ToBackup(arrives) => if arrives {
+                        let heard = incoming.hear(&outgoing.offers());
+                        for gone in heard.withdrawn {
+                            prepared.remove(&gone);
+                        }
+                        for released in heard.released {
+                            prop_assert!(prepared.remove(&released), "it was prepared");
+                            prop_assert!(!primary.contains(&released), "the primary has let it go");
+                            backup.insert(released);
+                        }
+                    },
+                    Turn::ToPrimary(arrives) => if arrives {
+                        for released in outgoing.on_answers(&incoming.answers()).0 {
+                            prop_assert!(prepared.contains(&released), "the backup can go on");
+                            primary.remove(&released);
+                        }
+                    },
+                    Turn::Prepare(number) => {
+                        let one = client(number);
+                        let chosen = incoming.choose(|of| if of == one { Ok(()) } else { Err("later".to_owned()) });
+                        for chosen in chosen {
+                            prepared.insert(chosen);
+                            incoming.on_restored(chosen);
+                        }
+                    }
+                    Turn::Fail(number) => {
+                        let one = client(number);
+                        let chosen = incoming.choose(|of| if of == one { Ok(()) } else { Err("later".to_owned()) });
+                        chosen.into_iter().for_each(|chosen| incoming.on_failed(chosen, "no".to_owned(), number == 0));
+                    }
+                    Turn::Decide => backup.iter().for_each(|&client| incoming.on_decided(client)),
+                    Turn::Expire => drop(outgoing.on_timeout(at(2000))),
+                }
+                prop_assert!(primary.is_disjoint(&backup), "both have a connection");
+            }
+            // With a network that works, everything comes to an end.
+            outgoing.on_timeout(at(2000));
+            for _ in 0..4 {
+                for released in incoming.hear(&outgoing.offers()).released {
+                    backup.insert(released);
+                }
+                backup.iter().for_each(|&client| incoming.on_decided(client));
+                for released in outgoing.on_answers(&incoming.answers()).0 {
+                    primary.remove(&released);
+                }
+            }
+            prop_assert_eq!(outgoing.report().pending, 0);
+            prop_assert_eq!(primary.len() + backup.len(), 3, "each connection has a node");
+        }
+    }
+}

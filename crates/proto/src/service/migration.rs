@@ -1,0 +1,209 @@
+//! Migration of live connections, at the operator's order ([`crate::migration`]): the primary offers and releases connections, and its
+//! backup prepares and takes them.
+
+use std::net::SocketAddr;
+
+use super::{OrderRefusal, Service};
+use crate::Instant;
+use crate::action::{ApplicationState, OperatorReport, ServiceAction, ServiceBeat};
+use crate::connection::Connection;
+use crate::detector::Detector;
+use crate::migration::{MigrationBeat, MigrationReport};
+use crate::role::Role;
+use crate::table::ConnectionId;
+use crate::takeover::Takeover;
+
+impl Service {
+    /// Why no connection can move from this node to the other one. `None` if connections can move.
+    pub(crate) fn cannot_migrate(&self, peer: &Detector, now: Instant) -> Option<OrderRefusal> {
+        if self.role() == Role::Primary {
+            self.cannot_hand_over(peer, now)
+        } else {
+            Some(OrderRefusal::NotPrimary)
+        }
+    }
+
+    /// The operator wants the connections of `clients` to move to the backup before `until`. Those that have not moved by then stay.
+    pub(super) fn on_migrate(&mut self, now: Instant, clients: Vec<SocketAddr>, until: Instant) {
+        if self.role() == Role::Primary {
+            self.outgoing.order(clients, until);
+            self.tell_peer(now);
+        }
+    }
+
+    /// What has become of the connections that were to move from this node.
+    pub fn migrations(&self) -> MigrationReport {
+        self.outgoing.report()
+    }
+
+    /// What a heartbeat says of this service's migrations.
+    pub(crate) fn migration_beat(&self) -> MigrationBeat {
+        MigrationBeat {
+            offers: self.outgoing.offers(),
+            answers: self.incoming.answers(),
+        }
+    }
+
+    pub(super) fn expire_migrations(&mut self, now: Instant) {
+        if self.outgoing.on_timeout(now) {
+            self.tell_peer(now);
+        }
+    }
+
+    /// Takes what the peer says of migrations. Offers and answers count only between a primary and its backup.
+    pub(super) fn hear_of_migrations(&mut self, now: Instant, beat: &ServiceBeat) {
+        let Some(word) = &beat.migration else { return };
+        if beat.epoch != self.standing.epoch() {
+            return;
+        }
+        match (self.role(), beat.role) {
+            (Role::Primary, Role::Backup) => self.on_answers(now, word),
+            (Role::Backup, Role::Primary) => self.on_offers(now, word),
+            _ => {}
+        }
+    }
+
+    fn on_answers(&mut self, now: Instant, word: &MigrationBeat) {
+        let (clients, has_changed) = self.outgoing.on_answers(&word.answers);
+        if !clients.is_empty() {
+            self.actions.push_back(ServiceAction::Release { clients });
+        }
+        if has_changed {
+            self.tell_peer(now);
+        }
+    }
+
+    fn on_offers(&mut self, now: Instant, word: &MigrationBeat) {
+        let heard = self.incoming.hear(&word.offers);
+        let has_news = !heard.released.is_empty();
+        self.give_back(now, &heard.withdrawn);
+        self.take_released(now, heard.released);
+        self.prepare_migrations(now);
+        if has_news {
+            self.tell_peer(now);
+        }
+    }
+
+    /// The primary has destroyed its sockets of these clients' connections.
+    fn take_released(&mut self, now: Instant, clients: Vec<SocketAddr>) {
+        let (mut held, mut ended) = (Vec::new(), Vec::new());
+        for client in clients {
+            let connection = self.table.find(client);
+            match (connection, &mut self.takeover) {
+                (Some(connection), Some(takeover)) if takeover.may_give_back(client, connection) => {
+                    takeover.release(connection);
+                    held.push(client);
+                }
+                _ => ended.push(client), // the client has ended the connection meanwhile
+            }
+        }
+        if !held.is_empty() {
+            self.actions.push_back(ServiceAction::Hold { clients: held });
+        }
+        ended
+            .into_iter()
+            .for_each(|client| self.incoming.on_decided(client));
+        self.conclude(now);
+    }
+
+    /// Reserves and prepares the offered connections that can move now, if no takeover is under way.
+    pub(super) fn prepare_migrations(&mut self, now: Instant) {
+        if self.role() != Role::Backup || self.takeover.is_some() {
+            return;
+        }
+        let obstacle = self.migration_obstacle();
+        let table = &self.table;
+        let clients = self.incoming.choose(|client| {
+            if let Some(why) = obstacle {
+                return Err(why.to_owned());
+            }
+            let connection = table.find(client).and_then(|id| table.get(id));
+            connection.map_or(Err("the backup does not follow it".to_owned()), |it| {
+                it.restarts()
+            })
+        });
+        if !clients.is_empty() {
+            self.takeover = Some(Takeover::begin_migration(now, clients, &mut self.actions));
+        }
+    }
+
+    /// Why no connection can move to this node now.
+    fn migration_obstacle(&self) -> Option<&'static str> {
+        match self.server {
+            _ if !self.may_speak_beside() => {
+                Some("lease_ms is 0, so no node may speak beside a living primary")
+            }
+            ApplicationState::Dead => Some("no process listens on the backup"),
+            ApplicationState::Hung => Some("the backup's application hangs"),
+            ApplicationState::Alive => None,
+        }
+    }
+
+    /// The primary keeps these clients' connections.
+    fn give_back(&mut self, now: Instant, clients: &[SocketAddr]) {
+        for client in clients {
+            if let (Some(connection), Some(takeover)) = (self.table.find(*client), &mut self.takeover)
+                && takeover.may_give_back(*client, connection)
+            {
+                takeover.give_back(now, connection, &mut self.table, &mut self.actions);
+            }
+        }
+        self.conclude(now);
+    }
+
+    /// Gives back all connections that the primary has not released, because it has a new agent, which knows nothing of them.
+    pub(super) fn give_back_all(&mut self, now: Instant) {
+        let clients: Vec<_> = self
+            .table
+            .iter()
+            .map(|(_, connection)| connection.client())
+            .collect();
+        self.incoming.clear();
+        if self.takeover.as_ref().is_some_and(Takeover::is_migration) {
+            self.give_back(now, &clients);
+        }
+    }
+
+    /// A connection of a migration cannot be restored, now or ever (`is_final`), and the primary has not released it, so the primary keeps
+    /// it. Returns false if this is no such connection.
+    pub(super) fn keep_at_primary(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        reason: &str,
+        is_final: bool,
+    ) -> bool {
+        let (Some(client), Some(takeover)) = (self.client_of(connection), &mut self.takeover) else {
+            return false;
+        };
+        if !takeover.may_give_back(client, connection) {
+            return false;
+        }
+        takeover.give_back(now, connection, &mut self.table, &mut self.actions);
+        self.incoming.on_failed(client, reason.to_owned(), is_final);
+        self.tell_peer(now);
+        true
+    }
+
+    /// A connection's socket is being restored.
+    pub(super) fn note_restoring(&mut self, now: Instant, connection: ConnectionId) {
+        let is_migration = self.takeover.as_ref().is_some_and(Takeover::is_migration);
+        if let Some(client) = self.client_of(connection).filter(|_| is_migration) {
+            self.incoming.on_restored(client);
+            self.tell_peer(now);
+        }
+    }
+
+    /// The client of a connection in the table.
+    pub(super) fn client_of(&self, connection: ConnectionId) -> Option<SocketAddr> {
+        self.table.get(connection).map(Connection::client)
+    }
+
+    /// The migrated connections live here.
+    pub(super) fn report_migrated(&mut self, now: Instant, connections: usize) {
+        if connections > 0 {
+            self.report(OperatorReport::Migrated { connections });
+        }
+        self.tell_peer(now);
+    }
+}
