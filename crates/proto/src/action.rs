@@ -367,8 +367,7 @@ pub struct ServiceBeat {
     pub hands_over: bool,
     /// Connections that have lost their process on the sender's node.
     pub orphans: Orphans,
-    /// Number of the receiver's orphans that the sender has heard of. The sender has adopted them, or will adopt them after the takeover
-    /// that is under way.
+    /// Number of the receiver's orphans that the sender has adopted: its wire holds their packets.
     pub adopted: u64,
     /// Connections that move at the operator's order. `None`: not in this heartbeat; nothing has changed.
     #[serde(default)]

@@ -100,13 +100,15 @@ pub(crate) fn share<'a>(services: impl Iterator<Item = &'a ServiceOrphans>) -> V
     shares
 }
 
-/// The backup's side: the orphans that the primary's agent has announced. The backup reports an orphan as adopted once it has heard of it.
-/// The takeover itself may come later, after another takeover that is under way ([`ServiceOrphans::waiting`]).
+/// The backup's side: the orphans that the primary's agent has announced. The backup reports an orphan as adopted once the wire holds its
+/// packets. Until then, the primary must keep the dead process's socket: without a socket, its kernel would answer the client with a RST.
 #[derive(Debug, Default)]
 struct Hearing {
     /// Incarnation of the primary's agent.
     incarnation: u64,
     /// Number of orphans heard of.
+    heard: u64,
+    /// Number of orphans whose takeover has begun.
     adopted: u64,
 }
 
@@ -115,21 +117,26 @@ impl Hearing {
     /// does not apply to it.
     fn begin(&mut self, incarnation: u64) {
         if std::mem::replace(&mut self.incarnation, incarnation) != incarnation {
-            self.adopted = 0;
+            (self.heard, self.adopted) = (0, 0);
         }
     }
 
     /// Takes the orphans from a heartbeat of the agent that [`begin`](Self::begin) named. Returns the clients that were not heard of
     /// before.
     fn take(&mut self, orphans: &Orphans) -> Vec<SocketAddr> {
-        let known = self.adopted.saturating_sub(orphans.first);
+        let known = self.heard.saturating_sub(orphans.first);
         let known = usize::try_from(known).unwrap_or(usize::MAX);
         let new: Vec<_> = orphans.clients.iter().skip(known).copied().collect();
-        self.adopted = self.adopted.max(orphans.first + orphans.clients.len() as u64);
+        self.heard = self.heard.max(orphans.first + orphans.clients.len() as u64);
         new
     }
 
-    /// Number of orphans that this node reports as adopted: all that it has heard of.
+    /// The takeover of all orphans that were heard of begins.
+    fn adopt(&mut self) {
+        self.adopted = self.heard;
+    }
+
+    /// Number of orphans that this node reports as adopted.
     fn adopted(&self) -> u64 {
         self.adopted
     }
@@ -187,21 +194,19 @@ impl ServiceOrphans {
         self.hearing.begin(incarnation);
     }
 
-    /// The primary's heartbeat tells of `orphans`. Returns whether one of them is new.
-    pub(crate) fn hear(&mut self, orphans: &Orphans) -> bool {
-        let new = self.hearing.take(orphans);
-        let has_come = !new.is_empty();
-        self.waiting.extend(new);
-        has_come
+    /// The primary's heartbeat tells of `orphans`.
+    pub(crate) fn hear(&mut self, orphans: &Orphans) {
+        self.waiting.extend(self.hearing.take(orphans));
     }
 
-    /// Number of orphans of the primary's agent that this node reports as adopted. Some of them may still wait to be taken over.
+    /// Number of orphans of the primary's agent that this node reports as adopted.
     pub(crate) fn adopted(&self) -> u64 {
         self.hearing.adopted()
     }
 
     /// The clients whose connections are to be taken over now. They count as taken.
     pub(crate) fn adopt(&mut self) -> Vec<SocketAddr> {
+        self.hearing.adopt();
         self.taken.extend(&self.waiting);
         std::mem::take(&mut self.waiting)
     }
@@ -258,6 +263,7 @@ mod tests {
                 for _ in 0..there {
                     taken.extend(hearing.take(&new));
                     taken.extend(hearing.take(&old));
+                    hearing.adopt();
                 }
                 for _ in 0..back {
                     telling.on_adopted(hearing.adopted());
@@ -295,6 +301,9 @@ mod tests {
         };
         hearing.begin(7);
         assert_eq!(hearing.take(&one).len(), 1);
+        assert_eq!(hearing.adopted(), 0, "its takeover has not begun");
+        hearing.adopt();
+        assert_eq!(hearing.adopted(), 1);
         hearing.begin(7);
         assert_eq!(hearing.take(&one).len(), 0);
         hearing.begin(8);

@@ -43,11 +43,8 @@ impl Service {
         let may_adopt = self.may_speak_beside();
         let (role, epoch) = (self.role(), self.standing.epoch());
         if may_adopt && role == Role::Backup && (beat.role, beat.epoch) == (Role::Primary, epoch) {
-            let has_come = self.orphans.hear(&beat.orphans);
+            self.orphans.hear(&beat.orphans);
             self.adopt_orphans(now);
-            if has_come {
-                self.tell_peer(now);
-            }
         }
     }
 
@@ -75,6 +72,7 @@ impl Service {
         let clients = self.orphans.adopt();
         if !clients.is_empty() {
             self.takeover = Some(Takeover::begin_for(now, clients, &mut self.actions));
+            self.tell_peer(now);
         }
     }
 }
