@@ -109,6 +109,8 @@ pub struct Connection {
     at_limit: AtLimit,
     capped: Option<Capped>,
     takes: Takes,
+    /// While the wire releases no input: where the input begins that the follower was not given.
+    unreleased_from: Option<Offset>,
     /// The input had more holes than the server's selective acknowledgements can report, and some holes remain.
     sack_overflow: bool,
     /// Set if the connection was learnt in its middle, until something proves that it was learnt correctly.
@@ -165,6 +167,7 @@ impl Connection {
             at_limit: AtLimit::Unprotect,
             capped: None,
             takes: Takes::All,
+            unreleased_from: None,
             sack_overflow: false,
             probation: None,
             learns_anywhere: false,
@@ -248,6 +251,30 @@ impl Connection {
     /// does not get it.
     pub fn expect_unreleased(&mut self) {
         self.takes = Takes::Unreleased;
+        self.unreleased_from.get_or_insert(self.input.frontier());
+    }
+
+    /// The primary keeps the connection, and the wire releases input to it again. The client repeats what was not released, so the primary
+    /// may have it soon.
+    pub(crate) fn expect_released(&mut self) {
+        self.takes = Takes::All;
+        let Some(from) = self.unreleased_from.take() else {
+            return;
+        };
+        if self.spoiled.is_some() {
+            return;
+        }
+        if from < self.input.resident() {
+            self.spoil(Protection::Unprotected(UnprotectedCause::LogGap)); // these bytes are in a file already
+            return;
+        }
+        for bytes in self.input.slices(from..self.input.frontier()) {
+            self.follower.on_input(bytes);
+        }
+        if self.input.is_complete() {
+            self.follower.on_input_end();
+        }
+        self.settle();
     }
 
     /// From now on a socket is being restored. It can be given bytes, but not the end of the stream.

@@ -26,7 +26,7 @@ use crate::Instant;
 /// Maximum number of offers of one service in a heartbeat.
 pub const OFFERS_MAX: usize = 32;
 /// Maximum number of bytes of a reason in an answer.
-const REASON_MAX: usize = 120;
+pub const REASON_MAX: usize = 120;
 /// Number of refusals that are kept for the operator.
 const REFUSALS_MAX: usize = 16;
 
@@ -231,17 +231,22 @@ impl OutgoingMigrations {
         offers.map(|offer| offer.until).chain(waiting).min()
     }
 
-    /// The nodes' roles have changed, so nothing is offered any more. What was released is the other node's.
-    pub(crate) fn give_up(&mut self) {
-        let offers = std::mem::take(&mut self.offers).into_values();
-        let offers: Vec<_> = offers.map(|offer| (offer.client, offer.is_released)).collect();
+    /// The nodes may change roles, so nothing is offered any more. What was released goes on being said: the backup may have missed it.
+    pub(crate) fn withdraw(&mut self) {
         let waiting = std::mem::take(&mut self.waiting).into_iter();
-        for (client, is_released) in offers
-            .into_iter()
-            .chain(waiting.map(|(client, _)| (client, false)))
-        {
-            let why = (!is_released).then(|| "the nodes' roles have changed".to_owned());
-            self.count(client, why);
+        let waiting: Vec<_> = waiting.map(|(client, _)| client).collect();
+        let offered = self.offers.extract_if(.., |_, offer| !offer.is_released);
+        let offered: Vec<_> = offered.map(|(_, offer)| offer.client).collect();
+        for client in offered.into_iter().chain(waiting) {
+            self.count(client, Some("the nodes' roles have changed".to_owned()));
+        }
+    }
+
+    /// The nodes' roles have changed. What was released is the other node's.
+    pub(crate) fn give_up(&mut self) {
+        self.withdraw();
+        for offer in std::mem::take(&mut self.offers).into_values() {
+            self.count(offer.client, None);
         }
     }
 
@@ -386,7 +391,7 @@ impl IncomingMigrations {
     /// The answers for the next heartbeat.
     pub(crate) fn answers(&self) -> Vec<OfferAnswer> {
         let answer = |(&number, offer): (&u64, &IncomingOffer)| {
-            let cut = |why: &str| why.chars().take(REASON_MAX).collect::<String>();
+            let cut = |why: &str| why[..why.floor_char_boundary(REASON_MAX)].to_owned();
             let state = match &offer.state {
                 IncomingState::Waiting(why) if why.is_empty() => return None,
                 IncomingState::Waiting(why) => OfferState::Waiting(cut(why)),

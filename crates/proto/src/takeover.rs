@@ -494,11 +494,9 @@ impl Takeover {
         }
     }
 
-    /// A connection of a migration stays with the primary. The log lacks what passes until the primary has it again, so the connection must
-    /// be learnt again.
+    /// A connection of a migration stays with the primary.
     pub(crate) fn give_back(
         &mut self,
-        now: Instant,
         connection: ConnectionId,
         table: &mut Table,
         actions: &mut VecDeque<ServiceAction>,
@@ -509,7 +507,7 @@ impl Takeover {
         self.steps.retain(
             |(step, _)| !matches!(step, ServiceAction::Restore { connection: of } if *of == connection),
         );
-        table.forget_logged(now, connection);
+        table.change(connection, Connection::expect_released);
         actions.push_back(ServiceAction::GiveBack { connection, client });
         self.on_decided(connection);
     }

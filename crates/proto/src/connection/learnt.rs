@@ -68,6 +68,7 @@ impl Connection {
             at_limit: AtLimit::Unprotect,
             capped: None,
             takes: Takes::All,
+            unreleased_from: None,
             sack_overflow: false,
             probation,
             learns_anywhere,

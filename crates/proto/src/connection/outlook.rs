@@ -110,6 +110,19 @@ impl Connection {
         self.follower.restarts()
     }
 
+    /// Whether the connection can move to another node without harm. A connection may continue after its server's death although a request
+    /// that must not be executed twice is then refused; nothing forces such a connection to move now.
+    ///
+    /// # Errors
+    /// Why not now.
+    pub fn moves(&self) -> Result<(), String> {
+        match self.protection() {
+            Protection::Protected => Ok(()),
+            Protection::Ambiguous => Err("its client has sent different bytes at the same place".to_owned()),
+            Protection::Unprotected(cause) => Err(cause.to_string()),
+        }
+    }
+
     /// Whether the application can continue with a socket that was made from `endpoint`. It cannot if output was logged since:
     /// the application's next byte would stand where the client has another byte.
     ///

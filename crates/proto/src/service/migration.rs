@@ -118,9 +118,7 @@ impl Service {
                 return Err(why.to_owned());
             }
             let connection = table.find(client).and_then(|id| table.get(id));
-            connection.map_or(Err("the backup does not follow it".to_owned()), |it| {
-                it.restarts()
-            })
+            connection.map_or(Err("the backup does not follow it".to_owned()), Connection::moves)
         });
         if !clients.is_empty() {
             self.takeover = Some(Takeover::begin_migration(now, clients, &mut self.actions));
@@ -145,7 +143,7 @@ impl Service {
             if let (Some(connection), Some(takeover)) = (self.table.find(*client), &mut self.takeover)
                 && takeover.may_give_back(*client, connection)
             {
-                takeover.give_back(now, connection, &mut self.table, &mut self.actions);
+                takeover.give_back(connection, &mut self.table, &mut self.actions);
             }
         }
         self.conclude(now);
@@ -179,7 +177,7 @@ impl Service {
         if !takeover.may_give_back(client, connection) {
             return false;
         }
-        takeover.give_back(now, connection, &mut self.table, &mut self.actions);
+        takeover.give_back(connection, &mut self.table, &mut self.actions);
         self.incoming.on_failed(client, reason.to_owned(), is_final);
         self.tell_peer(now);
         true

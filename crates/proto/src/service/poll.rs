@@ -60,7 +60,13 @@ impl Service {
             {
                 takeover.hurry_begun(); // a side has spoken since the steps were planned
             }
-            if let Err(reason) = entry.restarts() {
+            let is_migration = self.takeover.as_ref().is_some_and(Takeover::is_migration);
+            let restores = if is_migration {
+                entry.moves()
+            } else {
+                entry.restarts()
+            };
+            if let Err(reason) = restores {
                 if !self.keep_at_primary(now, connection, &reason, false) {
                     self.on_unrestorable(now, connection, reason);
                 }

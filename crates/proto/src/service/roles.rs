@@ -239,9 +239,10 @@ impl Service {
         if matches!(change.event, RoleEvent::Reached | RoleEvent::PeerReturns) {
             let lost = self.orphans.give_up();
             self.destroy(lost);
+            self.outgoing.give_up();
         }
         if from == Role::Primary {
-            self.outgoing.give_up();
+            self.outgoing.withdraw();
         }
         if from == Role::Backup {
             self.incoming.clear();
@@ -357,6 +358,7 @@ impl Service {
     pub(super) fn stand_down(&mut self, is_deposed: bool) {
         self.claim = None;
         self.takeover = None;
+        self.outgoing.give_up();
         self.orphans.clear(); // their sockets are destroyed with all others
         self.repeats.clear();
         self.set_gate(Gate::Mute);

@@ -202,13 +202,6 @@ impl Table {
         }
     }
 
-    /// Removes a connection, because packets will pass that the log lacks. It can be learnt again.
-    pub(crate) fn forget_logged(&mut self, now: Instant, id: ConnectionId) {
-        if let Some(connection) = self.discard(id) {
-            self.older.confirm(now, connection.client());
-        }
-    }
-
     /// The client begins a new connection.
     pub(super) fn forget_older(&mut self, client: SocketAddr) {
         self.older.forget(client);

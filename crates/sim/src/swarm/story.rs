@@ -43,6 +43,7 @@ pub(super) fn of(seed: u64) -> Option<Story> {
             path_alone,
             stopped_while_deciding,
             halted,
+            migrates,
         ];
         let mut story = draw.pick(&stories)(&mut draw);
         while (story.faults.len() as u64) < FAULTS_MIN {
@@ -195,6 +196,29 @@ fn late_handshake(draw: &mut Draw) -> Story {
     again.after_us += 1000 * MS;
     let first = begin(draw, FaultKind::Crash, FaultTarget::Speaker, 150..400);
     Story::of(vec![first, lossy, handover, again])
+}
+
+/// Connections are to move from the primary to its backup, and meanwhile a node, an agent, a cable or a process fails.
+fn migrates(draw: &mut Draw) -> Story {
+    let order = begin(draw, FaultKind::Migrate, FaultTarget::Speaker, 1..2);
+    let kinds = [
+        FaultKind::Crash,
+        FaultKind::Agent,
+        FaultKind::Pause,
+        FaultKind::Freeze,
+        FaultKind::Cut,
+        FaultKind::Between,
+        FaultKind::Loss,
+        FaultKind::Worker,
+        FaultKind::Handover,
+    ];
+    let target = draw.pick(&[FaultTarget::Speaker, FaultTarget::Other]);
+    let within = draw.pick(&[1, 5, 30]);
+    let failure = next(draw, &kinds, target, within, 100..800);
+    Story {
+        bytes_max: draw.pick(&[None, Some(60_000), Some(100_000)]),
+        ..Story::of(vec![order, failure])
+    }
 }
 
 /// Detail of an arbiter's outage: the arbiter neither answers the configured backup nor acts on its questions.

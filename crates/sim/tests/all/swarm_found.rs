@@ -43,6 +43,21 @@ fn every_defect_that_was_found_has_a_scenario() {
     assert_eq!(missing.collect::<Vec<_>>(), []);
 }
 
+/// Connections moved from the primary to its backup, and the backup's machine stood still after the primary had released one. The primary
+/// began to claim the address, and then went on with the backup. It no longer said that it had released the connection, so the backup gave
+/// it back, and no node had it.
+#[test]
+fn a_released_connection_is_not_given_back() {
+    hold([scenario!("seed-20261127242764")]);
+}
+
+/// A worker of the primary died while connections moved to the backup. The backup said at once that it had adopted the worker's
+/// connections, but the wire did not hold them yet. The primary destroyed their sockets, and its kernel answered a client with a RST.
+#[test]
+fn orphans_keep_their_sockets_until_the_wire_holds_them() {
+    hold([scenario!("seed-20261127231196")]);
+}
+
 /// A worker of the primary died. The primary's agent noticed this, but died before it had told the backup. The next agent did not tell the
 /// backup either, so the worker's clients waited for ever.
 #[test]
