@@ -9,6 +9,7 @@ mod gap;
 mod keeper;
 mod lan;
 mod local;
+mod migrate;
 mod opaque;
 mod replica;
 mod requests;
