@@ -271,6 +271,11 @@ impl Exports {
         self.finish(|_| true, outcome);
     }
 
+    /// The connections of `clients` have moved to the other node.
+    pub fn finish_moved(&mut self, clients: &[SocketAddr]) {
+        self.finish(|export| clients.contains(&export.client), &ExportOutcome::Moved);
+    }
+
     fn finish(&mut self, which: impl Fn(&Export) -> bool, outcome: &ExportOutcome) {
         let finished = &mut self.finished;
         self.queue.retain_mut(|export| {

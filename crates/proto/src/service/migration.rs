@@ -66,7 +66,9 @@ impl Service {
     fn on_answers(&mut self, now: Instant, word: &MigrationBeat) {
         let (clients, has_changed) = self.outgoing.on_answers(&word.answers);
         if !clients.is_empty() {
+            self.exports.finish_moved(&clients);
             self.actions.push_back(ServiceAction::Release { clients });
+            self.send_snapshots(now);
         }
         if has_changed {
             self.tell_peer(now);
