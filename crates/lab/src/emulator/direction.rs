@@ -92,8 +92,8 @@ impl QueueTrace {
 /// When frames were sent later than they were due. A busy machine causes that.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LatenessTrace {
-    /// For each bin in which a frame was late by at least [`LATE`]: its beginning in nanoseconds of `CLOCK_MONOTONIC`, and the largest
-    /// delay in it, in microseconds. In order of time.
+    /// For each bin in which a frame was due that was late by at least [`LATE`]: its beginning in nanoseconds of `CLOCK_MONOTONIC`, and the
+    /// largest delay of such a frame, in microseconds. In order of time.
     bins: Vec<(u64, u64)>,
 }
 
@@ -101,18 +101,19 @@ pub struct LatenessTrace {
 const LATE: Duration = Duration::from_micros(100);
 
 impl LatenessTrace {
-    fn note(&mut self, now: Instant, late: Duration) {
+    /// Notes a frame that was sent later than it was due.
+    fn note(&mut self, due: Instant, late: Duration) {
         if late < LATE {
             return;
         }
-        let (at_ns, late_us) = (beginning_of_bin(now), late.as_micros() as u64);
+        let (at_ns, late_us) = (beginning_of_bin(due), late.as_micros() as u64);
         match self.bins.last_mut() {
             Some((last_ns, late_us_max)) if *last_ns == at_ns => *late_us_max = late_us.max(*late_us_max),
             _ => self.bins.push((at_ns, late_us)),
         }
     }
 
-    /// The largest delay in the bins that begin between two times.
+    /// The largest delay of a frame that was due in a bin that begins between two times.
     pub fn max_between(&self, from_ns: u64, to_ns: u64) -> Duration {
         let within = self
             .bins
@@ -211,7 +212,7 @@ impl WanDirection {
             };
             let sent = monotonic(); // sending the earlier frames took time
             let late = sent.since(at);
-            self.carried.lateness.note(sent, late);
+            self.carried.lateness.note(at, late);
             let passed = &mut self.carried.passed;
             passed.late_us_max = passed.late_us_max.max(late.as_micros() as u64);
             let wire = on_the_wire(&frame);
