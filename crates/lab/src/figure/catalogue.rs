@@ -89,13 +89,15 @@ pub const FILES: &[ScenarioFile] = files![
     "kernel-completion-failover-5s",
     "kernel-strings-buffer-750",
     "kernel-strings-buffer-1500",
+    "kernel-strings-2-to-1",
+    "kernel-strings-4-to-1",
 ];
 
 const CAPACITY: (&str, MarkPosition) = ("capacity of the string that is left", MarkPosition::Y(100.0));
 const QUEUE_MAX: (&str, MarkPosition) = ("thesis, with rate control: at most 600", MarkPosition::Y(600.0));
 
 /// All figures: of the HALR thesis (in the thesis' order), for today's hosts, of the SCTP failover paper, and of the kernel. The figures
-/// `today-N` and `kernel-N` repeat the thesis' figure N.
+/// `today-N` and `kernel-N` repeat the thesis' figure N. The figures `kernel-unequal-N` repeat the figures `unequal-N`.
 pub const FIGURES: &[CatalogueEntry] = &[
     CatalogueEntry {
         name: "halr-7",
@@ -596,10 +598,26 @@ pub const FIGURES: &[CatalogueEntry] = &[
         marks: &[QUEUE_MAX],
         draw: strings::queue,
     },
+    CatalogueEntry {
+        name: "kernel-unequal-2",
+        title: "Section 6.1 on the kernel: half of the failed string's bandwidth is left",
+        scenario: "kernel-strings-2-to-1",
+        also: &[],
+        marks: &[],
+        draw: strings::overview,
+    },
+    CatalogueEntry {
+        name: "kernel-unequal-4",
+        title: "Section 6.1 on the kernel: a quarter of the failed string's bandwidth is left",
+        scenario: "kernel-strings-4-to-1",
+        also: &[],
+        marks: &[],
+        draw: strings::overview,
+    },
 ];
 
-/// The figures that a name on the command line selects. For `kernel`, the figures of the thesis and for today's hosts with the same number
-/// come before each figure of the kernel.
+/// The figures that a name on the command line selects. For `kernel`, the figures of the thesis and for today's hosts that a figure of the
+/// kernel repeats come before that figure.
 pub fn named(name: &str) -> Option<Vec<&'static CatalogueEntry>> {
     let of = |group: &'static str| {
         FIGURES
@@ -618,12 +636,14 @@ pub fn named(name: &str) -> Option<Vec<&'static CatalogueEntry>> {
         "today" => Some(of("today-").chain(of("unequal-")).collect()),
         "kernel" => {
             let beside = |figure: &'static CatalogueEntry| {
-                let number = figure.name.trim_start_matches("kernel");
+                let repeated = figure.name.trim_start_matches("kernel-");
                 let same = move |group: &str| {
-                    let name = format!("{group}{number}");
+                    let name = format!("{group}{repeated}");
                     FIGURES.iter().find(|figure| figure.name == name)
                 };
-                [same("halr"), same("today"), Some(figure)].into_iter().flatten()
+                [same("halr-"), same("today-"), same(""), Some(figure)]
+                    .into_iter()
+                    .flatten()
             };
             Some(of("kernel-").flat_map(beside).collect())
         }

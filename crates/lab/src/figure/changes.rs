@@ -438,13 +438,65 @@ const CHANGES: &[ScenarioChange] = &[
         "kernel-strings-buffer-750",
         "utilization = 0.97",
         "utilization = 0.5",
-        &["kernel-22b"],
+        &["kernel-20b", "kernel-21a", "kernel-22b"],
     ),
     (
         "kernel-strings-buffer-1500",
         "utilization = 0.97",
         "min_window = 1_000_000",
         &["kernel-25a"],
+    ),
+    (
+        "kernel-strings-buffer-750",
+        "rate_bits_per_s = [100_000_000, 100_000_000]",
+        "rate_bits_per_s = [50_000_000, 50_000_000]",
+        &["kernel-20a"],
+    ),
+    (
+        "kernel-strings-buffer-750",
+        "max_window = 2_200",
+        "max_window = 20",
+        &["kernel-23a"],
+    ),
+    (
+        "kernel-strings-buffer-750",
+        "initial_threshold = 4_294_967_295",
+        "initial_threshold = 2",
+        &["kernel-23b"],
+    ),
+    (
+        "kernel-strings-2-to-1",
+        "utilization = 0.97",
+        "min_window = 1_000_000",
+        &[
+            "kernel-unequal-2a",
+            "kernel-unequal-2c",
+            "kernel-unequal-2d",
+            "kernel-unequal-2e",
+        ],
+    ),
+    (
+        "kernel-strings-2-to-1",
+        "utilization = 0.97",
+        "utilization = 0.5",
+        &["kernel-unequal-2b"],
+    ),
+    (
+        "kernel-strings-4-to-1",
+        "utilization = 0.97",
+        "min_window = 1_000_000",
+        &[
+            "kernel-unequal-4a",
+            "kernel-unequal-4c",
+            "kernel-unequal-4d",
+            "kernel-unequal-4e",
+        ],
+    ),
+    (
+        "kernel-strings-4-to-1",
+        "utilization = 0.97",
+        "utilization = 0.5",
+        &["kernel-unequal-4b"],
     ),
 ];
 

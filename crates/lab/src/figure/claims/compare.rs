@@ -133,9 +133,14 @@ const SETTLED_S: f64 = 10.0;
 /// End of the time in which the flows fill the string, in seconds.
 const BUSY_UNTIL_S: f64 = 28.0;
 
-/// Compares Jain's index with rate control and without, from 2 s after the failover's end on. Each index is the mean over the half seconds
-/// with several active flows.
+/// As [`fair`], with an index of at least 0.99.
 pub fn fair_later(results: &Results, scenario: &str) -> Option<FigureClaimResult> {
+    fair(results, scenario, 0.99)
+}
+
+/// Compares Jain's index with rate control and without, from 2 s after the failover's end on. Each index is the mean over the half seconds
+/// with several active flows. With rate control, it must be at least `index`.
+pub fn fair(results: &Results, scenario: &str, index: f64) -> Option<FigureClaimResult> {
     let (_, rows) = results.scenarios.get(scenario)?;
     let of = |rate_control| {
         let later = rows.fairness.iter().filter(move |row| {
@@ -147,7 +152,7 @@ pub fn fair_later(results: &Results, scenario: &str) -> Option<FigureClaimResult
     };
     let (with, without) = (of(true)?, of(false)?);
     let here = format!("{with:.3}, without {without:.3}");
-    Some(FigureClaimResult::new(here, with >= 0.99 && with > without))
+    Some(FigureClaimResult::new(here, with >= index && with > without))
 }
 
 /// Compares the longest queue with rate control and without, from 2 s after the failover's end on. With rate control, the queue may have at

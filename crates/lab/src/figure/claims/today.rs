@@ -17,8 +17,8 @@ pub const COMPLETION: CompletionScenarios = [
 ];
 const TIMEOUTS: &str = "today-timeouts";
 pub const EQUAL: &str = "today-strings-buffer-750";
-const HALF: &str = "unequal-strings-2-to-1";
-const QUARTER: &str = "unequal-strings-4-to-1";
+pub const HALF: &str = "unequal-strings-2-to-1";
+pub const QUARTER: &str = "unequal-strings-4-to-1";
 
 pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
