@@ -17,7 +17,7 @@ use super::measure;
 use super::options::BenchRunOptions;
 use super::target::median;
 use crate::edge::address::SERVER;
-use crate::edge::daemon::{EdgeSetup, RecoveryOption, SteeredString};
+use crate::edge::daemon::{EdgeSetup, RecoverySetup, SteeredString};
 use crate::edge::fault::nft;
 use crate::edge::network::{ClusterPlace, EdgeTopology, EdgeTopologyOptions};
 use crate::net::INTERFACE;
@@ -267,11 +267,13 @@ impl<'a> EdgeBench<'a> {
             heartbeat: CALM,
             delay: Duration::ZERO,
             command: Vec::new(),
-            recovery: RecoveryOption::Lowest,
-            caching_after: if variant == EdgeBenchVariant::Caching {
-                0
-            } else {
-                2
+            recovery: RecoverySetup {
+                caching_after: if variant == EdgeBenchVariant::Caching {
+                    0
+                } else {
+                    2
+                },
+                ..RecoverySetup::default()
             },
             is_rate_controlled: true,
             rtt: None,

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant as Deadline};
 
 use anyhow::{Context, Result, bail};
-use clap::ValueEnum;
+use clap::builder::PossibleValue;
+use clap::{Args, ValueEnum};
 use linux::edge::EDGE_PIN_ROOT;
 use linux::netns::Netns;
 use nix::sys::signal::Signal;
@@ -47,6 +48,83 @@ pub enum RecoveryOption {
     None,
 }
 
+/// The packet that the edges cache of a connection in addition to its lowest packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SecondOption {
+    /// The newest packet that entered since the suspicion.
+    #[default]
+    Newest,
+    /// The leaving acknowledgement with the highest number, as in the HALR thesis.
+    Acknowledgement,
+}
+
+/// The edges' cache.
+#[derive(Clone, Copy, Debug)]
+pub struct RecoverySetup {
+    /// The packets that are cached.
+    pub policy: RecoveryOption,
+    /// The second packet of a connection.
+    pub second: SecondOption,
+    /// Missing heartbeats after which packets are cached. 0: always.
+    pub caching_after: u32,
+    /// Limits of the cache. `None`: the edge's default.
+    pub limits: CacheLimits,
+}
+
+impl Default for RecoverySetup {
+    fn default() -> Self {
+        Self {
+            policy: RecoveryOption::default(),
+            second: SecondOption::default(),
+            caching_after: 2,
+            limits: CacheLimits::default(),
+        }
+    }
+}
+
+/// Limits of the edges' cache.
+#[derive(Clone, Copy, Debug, Default, Args, Serialize)]
+pub struct CacheLimits {
+    /// Limit of each string's cache in MiB; default: the edge's.
+    #[arg(long, value_name = "N")]
+    pub max_mb: Option<u32>,
+    /// Limit of the packets in each string's cache; default: the edge's.
+    #[arg(long, value_name = "N")]
+    pub max_packets: Option<u32>,
+    /// Limit of a connection's cached packets in KiB; default: the edge's. Only policy `all` reaches it.
+    #[arg(long, value_name = "N")]
+    pub max_connection_kb: Option<u32>,
+}
+
+impl RecoverySetup {
+    /// The table `[recovery]` of the configuration.
+    fn table(&self) -> String {
+        let name = |value: Option<PossibleValue>| {
+            value.map_or_else(String::new, |value| value.get_name().to_owned())
+        };
+        let mut text = format!(
+            "[recovery]\npolicy = {:?}\nsecond = {:?}\ncaching_after = {}\n",
+            name(self.policy.to_possible_value()),
+            name(self.second.to_possible_value()),
+            self.caching_after,
+        );
+        let CacheLimits {
+            max_mb,
+            max_packets,
+            max_connection_kb,
+        } = self.limits;
+        for (key, limit) in [
+            ("max_mb", max_mb),
+            ("max_packets", max_packets),
+            ("max_connection_kb", max_connection_kb),
+        ] {
+            text += &limit.map_or_else(String::new, |limit| format!("{key} = {limit}\n"));
+        }
+        text
+    }
+}
+
 /// The configuration that both edges share.
 #[derive(Clone, Debug)]
 pub struct EdgeSetup {
@@ -67,10 +145,8 @@ pub struct EdgeSetup {
     pub delay: Duration,
     /// Command that must succeed before flows are moved. Empty: none.
     pub command: Vec<String>,
-    /// The policy of the edges' cache.
-    pub recovery: RecoveryOption,
-    /// Missing heartbeats after which packets are cached. 0: always.
-    pub caching_after: u32,
+    /// The edges' cache.
+    pub recovery: RecoverySetup,
     /// Whether windows are capped after a failure.
     pub is_rate_controlled: bool,
     /// Round-trip time without queues. `None`: the edges measure it.
@@ -144,6 +220,14 @@ pub struct ReportedString {
 }
 
 impl ReportedEdge {
+    /// The counter `name`. 0 if the edge has no such counter.
+    pub fn counter(&self, name: &str) -> u64 {
+        self.counters
+            .get(name)
+            .and_then(serde_json::Value::as_u64)
+            .unwrap_or(0)
+    }
+
     /// Whether all strings are up.
     pub fn is_up(&self) -> bool {
         self.strings
@@ -228,8 +312,6 @@ weight = {}
     }
 
     fn behaviour(&self) -> String {
-        let policy = self.recovery.to_possible_value();
-        let policy = policy.map_or_else(String::new, |value| value.get_name().to_owned());
         let command = if self.command.is_empty() {
             String::new()
         } else {
@@ -249,11 +331,7 @@ port = {EDGE_PORT}
 [failover]
 delay_ms = {}
 {command}
-[recovery]
-policy = \"{policy}\"
-caching_after = {}
-max_mb = 64
-
+{}
 [rate]
 enabled = {}
 {rtt}utilization = 0.97
@@ -261,7 +339,7 @@ min_window = 3000
 ",
             self.heartbeat.as_millis(),
             self.delay.as_millis(),
-            self.caching_after,
+            self.recovery.table(),
             self.is_rate_controlled,
         )
     }
@@ -474,8 +552,7 @@ mod tests {
             heartbeat: Duration::from_millis(10),
             delay: Duration::from_millis(2970),
             command: Vec::new(),
-            recovery: RecoveryOption::Lowest,
-            caching_after: 2,
+            recovery: RecoverySetup::default(),
             is_rate_controlled: false,
             rtt: None,
         }
@@ -494,6 +571,8 @@ mod tests {
         assert_eq!(string["peer_address"].as_str(), Some("10.12.0.1"));
         assert_eq!(string["weight"].as_integer(), Some(0));
         assert_eq!(table["recovery"]["policy"].as_str(), Some("lowest"));
+        assert_eq!(table["recovery"]["second"].as_str(), Some("newest"));
+        assert!(table["recovery"].get("max_packets").is_none());
         assert_eq!(table["rate"]["enabled"].as_bool(), Some(false));
         assert!(table["rate"].get("rtt_ms").is_none());
     }

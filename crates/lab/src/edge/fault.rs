@@ -34,6 +34,8 @@ pub enum ClusterFault {
     Flap,
     /// The cables of all strings are pulled. After the failover time, only the second string's cable is plugged in again.
     Both,
+    /// The cables of all strings are pulled, and all are plugged in again after the failover time.
+    BothReturn,
     /// An edge loses its power.
     EdgePowerOff,
     /// The process of an edge is killed, and started again after the failover time.
@@ -82,6 +84,12 @@ impl ClusterFault {
         matches!(self, Self::EdgePowerOff | Self::EdgeKill | Self::EdgeUpgrade)
     }
 
+    /// Whether the edges move the first string's flows to another string after the failure. They do not if an edge itself fails, or if
+    /// all strings are silent for the same time.
+    pub const fn moves_flows(self) -> bool {
+        !self.is_of_edge() && !matches!(self, Self::BothReturn)
+    }
+
     /// Returns all steps, each with its time since the beginning of the failure. `failover` is the time until a string returns if all
     /// strings were cut, or until a killed edge starts again.
     fn steps(self, strings: usize, failover: Duration) -> Vec<(Duration, FaultStep)> {
@@ -100,6 +108,13 @@ impl ClusterFault {
                 .map(|string| (now, FaultStep::Pull(string)))
                 .chain([(failover, FaultStep::Plug(1))])
                 .collect(),
+            Self::BothReturn => [
+                (now, FaultStep::Pull as fn(usize) -> FaultStep),
+                (failover, FaultStep::Plug),
+            ]
+            .into_iter()
+            .flat_map(|(at, step)| (0..strings).map(move |string| (at, step(string))))
+            .collect(),
             Self::EdgePowerOff => vec![(now, FaultStep::PowerOffEdge)],
             Self::EdgeKill => vec![(now, FaultStep::KillEdge), (failover, FaultStep::RestartEdge)],
             Self::EdgeUpgrade => vec![(now, FaultStep::UpgradeEdge)],
@@ -216,5 +231,13 @@ mod tests {
         let now = Duration::ZERO;
         assert_eq!(steps[..2], [(now, FaultStep::Pull(0)), (now, FaultStep::Pull(1))]);
         assert_eq!(steps[2], (Duration::from_secs(3), FaultStep::Plug(1)));
+    }
+
+    #[test]
+    fn all_strings_come_back_after_all_were_gone() {
+        let steps = ClusterFault::BothReturn.steps(2, Duration::from_secs(3));
+        let (now, end) = (Duration::ZERO, Duration::from_secs(3));
+        assert_eq!(steps[..2], [(now, FaultStep::Pull(0)), (now, FaultStep::Pull(1))]);
+        assert_eq!(steps[2..], [(end, FaultStep::Plug(0)), (end, FaultStep::Plug(1))]);
     }
 }

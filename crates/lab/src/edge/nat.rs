@@ -1,6 +1,6 @@
 //! Nodes that keep state: they translate the clients' addresses, and refuse packets of connections that they do not know. conntrackd tells
 //! each node the other node's connections. When a node fails, the edges' `[failover] command` commits the failed node's connections to the
-//! other node's kernel.
+//! other node's kernel. Without conntrackd, connections that move to the other node are lost.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -20,49 +20,64 @@ const LINK: &str = "sync";
 const ENDS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 8, 0, 1), Ipv4Addr::new(10, 8, 0, 2)];
 const PORT: u16 = 3780;
 
-/// conntrackd on both nodes.
+/// Nodes that keep state, with conntrackd on both nodes or without it.
 pub struct NodeStates {
     _daemons: Vec<LoggedProcess>,
-    /// The command by which the second node takes over the first node's connections.
+    /// The command by which the second node takes over the first node's connections. Empty without conntrackd.
     pub takeover: Vec<String>,
 }
 
 impl NodeStates {
-    /// Makes both nodes of `network` translate addresses, and starts conntrackd on them. Their files are in `directory`.
+    /// Makes both nodes of `network` translate addresses. If the nodes should know each other's connections (`is_synchronized`), starts
+    /// conntrackd on both. Its files are in `directory`.
     ///
     /// # Errors
     /// If a rule is refused or a daemon does not start.
-    pub fn start(network: &EdgeTopology, directory: &Path) -> Result<Self> {
-        let [a, b] = [&network.nodes[0], &network.nodes[1]];
-        let cable = cable((a, LINK), (b, LINK));
-        batch(None, &[cable])?;
-        let mut daemons = Vec::new();
-        let mut configurations = Vec::new();
-        for (index, node) in [a, b].into_iter().enumerate() {
-            let own = [
-                format!("addr add {}/24 dev {LINK}", ENDS[index]),
-                format!("link set dev {LINK} up"),
-            ];
-            batch(Some(node.name()), &own)?;
+    pub fn start(network: &EdgeTopology, directory: &Path, is_synchronized: bool) -> Result<Self> {
+        let nodes = [&network.nodes[0], &network.nodes[1]];
+        for node in nodes {
             translate(node)?;
         }
-        for (index, node) in [a, b].into_iter().enumerate() {
-            let file = directory.join(format!("conntrackd-{index}.conf"));
-            fs::write(&file, configuration(index, directory)).with_context(|| file.display().to_string())?;
-            let mut command = node.command("conntrackd")?;
-            command.arg("-C").arg(&file);
-            daemons.push(LoggedProcess::start(
-                &format!("conntrackd-{index}"),
-                command,
-                directory,
-            )?);
-            configurations.push(file);
+        if is_synchronized {
+            synchronize(nodes, directory)
+        } else {
+            Ok(Self {
+                _daemons: Vec::new(),
+                takeover: Vec::new(),
+            })
         }
-        Ok(Self {
-            _daemons: daemons,
-            takeover: takeover(b, &configurations[1]),
-        })
     }
+}
+
+/// Connects both nodes and starts conntrackd on each.
+fn synchronize([a, b]: [&Netns; 2], directory: &Path) -> Result<NodeStates> {
+    let cable = cable((a, LINK), (b, LINK));
+    batch(None, &[cable])?;
+    for (index, node) in [a, b].into_iter().enumerate() {
+        let own = [
+            format!("addr add {}/24 dev {LINK}", ENDS[index]),
+            format!("link set dev {LINK} up"),
+        ];
+        batch(Some(node.name()), &own)?;
+    }
+    let mut daemons = Vec::new();
+    let mut configurations = Vec::new();
+    for (index, node) in [a, b].into_iter().enumerate() {
+        let file = directory.join(format!("conntrackd-{index}.conf"));
+        fs::write(&file, configuration(index, directory)).with_context(|| file.display().to_string())?;
+        let mut command = node.command("conntrackd")?;
+        command.arg("-C").arg(&file);
+        daemons.push(LoggedProcess::start(
+            &format!("conntrackd-{index}"),
+            command,
+            directory,
+        )?);
+        configurations.push(file);
+    }
+    Ok(NodeStates {
+        _daemons: daemons,
+        takeover: takeover(b, &configurations[1]),
+    })
 }
 
 /// Translates the clients' addresses. A packet from the middle of an unknown connection does not make the node track the connection, and is

@@ -14,7 +14,7 @@ use sim::scenario::rate::{Bin, RateFlow, RateResult, RateScenario};
 
 use super::playable::{LIMITS, ratio};
 use super::scenario::RecoveryPolicy;
-use crate::edge::daemon::RecoveryOption;
+use crate::edge::daemon::{CacheLimits, RecoveryOption, SecondOption};
 use crate::edge::failover::{self, EdgeFailoverOptions, HitEdge};
 use crate::edge::fault::ClusterFault;
 use crate::edge::flows::{FlowOutcome, TransferDirection};
@@ -90,6 +90,8 @@ fn failover_options(cluster: &ClusterScenario, recovery: RecoveryPolicy) -> Edge
             RecoveryPolicy::Syn => RecoveryOption::Syn,
             RecoveryPolicy::All => RecoveryOption::All,
         },
+        second: SecondOption::default(),
+        limits: CacheLimits::default(),
         caching_after: cluster.recovery.unwrap_or_default().caching_after,
         arrivals: cluster.gap.as_millis() as u32,
         long: 0,
@@ -102,6 +104,7 @@ fn failover_options(cluster: &ClusterScenario, recovery: RecoveryPolicy) -> Edge
         active_active: false,
         cluster: place(cluster.source_delay, cluster.destination_delay),
         nat: false,
+        without_conntrackd: false,
         ipv6: false,
         rtt: (one_way * 2).as_millis() as u32,
         large_segments: false,

@@ -24,7 +24,7 @@ impl Lab for EdgeFailoverOptions {
         if self.nat && self.baseline {
             return wrong("--nat: without edges, conntrackd is not told to take over");
         }
-        if self.baseline && (self.edges > 1 || self.fault.is_of_edge()) {
+        if self.baseline && (self.edges > 1 || !self.fault.moves_flows()) {
             return wrong(
                 "--baseline: possible only for the failure of a string, with --edges 1; the lab itself changes the routes",
             );
@@ -36,7 +36,11 @@ impl Lab for EdgeFailoverOptions {
     }
 
     fn check_machine(&self) -> Result<()> {
-        let own: &[Needed] = if self.nat { &NAT_PROGRAMS } else { &[] };
+        let own: &[Needed] = if self.nat && !self.without_conntrackd {
+            &NAT_PROGRAMS
+        } else {
+            &[]
+        };
         let needed = [&LAB_PROGRAMS[..], &[APPLICATION.needs()], own].concat();
         let daemon = (!self.baseline).then(|| self.run.daemon.path()).transpose()?;
         check_machine(needed, daemon, self.connections())

@@ -10,7 +10,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
 
 use crate::edge::address::{CLIENTS, SERVER, STRINGS_MAX, client};
-use crate::edge::daemon::RecoveryOption;
+use crate::edge::daemon::{CacheLimits, RecoveryOption, SecondOption};
 use crate::edge::fault::ClusterFault;
 use crate::edge::flows::{FlowPlan, PlannedFlow, TransferDirection};
 use crate::edge::network::{ClusterPlace, EdgeTopologyOptions, LANES_MAX};
@@ -25,8 +25,8 @@ use crate::run::RunOptions;
 /// string fails (chapter 7 of the HALR thesis). Local recovery: the edges cache packets, and send them again after the failover. Two runs
 /// with the same seed are compared: with local recovery and without. The restart gap of a flow that was hit is the time from the end of the
 /// failover until the next new byte at a receiver. No connection may be lost. With local recovery, 99 of 100 gaps must be at most the
-/// round-trip time (1.5 times that with `--cluster near-clients`) plus `--margin`. Both requirements are judged by captures at the clients
-/// and at the servers.
+/// round-trip time (1.5 times that with `--cluster near-clients`) plus `--margin`. With `--fault both-return`, the gap begins when the cables
+/// are plugged in, and may be two heartbeats longer. Both requirements are judged by captures at the clients and at the servers.
 ///
 /// A failure of an edge is played once, because local recovery has no part in it. If the edge's process is killed or upgraded, 99 of 100
 /// gaps must be at most `--margin`. If the edge loses its power, the flows go on over the other edge of its side (`--edges 2`), and lost
@@ -47,6 +47,11 @@ pub struct EdgeFailoverOptions {
     /// Missing heartbeats after which packets are cached; 0: always.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=2))]
     pub caching_after: u32,
+    /// Packet that the edges cache of a connection in addition to its lowest packet.
+    #[arg(long, value_enum, default_value_t)]
+    pub second: SecondOption,
+    #[command(flatten)]
+    pub limits: CacheLimits,
     /// Milliseconds between the arrivals of two short flows.
     #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub arrivals: u32,
@@ -78,6 +83,9 @@ pub struct EdgeFailoverOptions {
     /// nodes' connections.
     #[arg(long)]
     pub nat: bool,
+    /// With `--nat`, no conntrackd: a node does not know the other node's connections. This run must fail.
+    #[arg(long, requires = "nat")]
+    pub without_conntrackd: bool,
     /// Use IPv6.
     #[arg(long)]
     pub ipv6: bool,

@@ -11,7 +11,9 @@ use super::report::{EdgeFailoverFindings, FailoverFacts};
 use crate::capture::Captures;
 use crate::clock::{ClockOffset, monotonic};
 use crate::edge::capture::both_ends;
-use crate::edge::daemon::{EdgeDaemons, EdgeSetup, HEARTBEAT, RecoveryOption, ReportedEdge, SteeredString};
+use crate::edge::daemon::{
+    EdgeDaemons, EdgeSetup, HEARTBEAT, RecoveryOption, RecoverySetup, ReportedEdge, SteeredString,
+};
 use crate::edge::fault::EdgeFaultTarget;
 use crate::edge::flows::{FlowPlan, FlowProcess, FlowReport, TransferDirection};
 use crate::edge::nat::NodeStates;
@@ -156,7 +158,7 @@ impl FailoverTestbed {
         let captures = both_ends(&network, run, options.run.snap)?;
         let states = options
             .nat
-            .then(|| NodeStates::start(&network, &run.directory))
+            .then(|| NodeStates::start(&network, &run.directory, !options.without_conntrackd))
             .transpose()
             .context("nodes with state")?;
         let takeover = states.as_ref().map(|states| states.takeover.clone());
@@ -181,9 +183,9 @@ impl FailoverTestbed {
         })
     }
 
-    /// Returns the times of the failover. Without edges, and after a fault of an edge, the failover ends at `moved`.
+    /// Returns the times of the failover. Without edges, and after a fault that makes no edge move flows, the failover ends at `moved`.
     fn times(&self, options: &EdgeFailoverOptions, fault: Instant, moved: Instant) -> Result<FailoverTimes> {
-        if self.daemons.is_empty() || options.fault.is_of_edge() {
+        if self.daemons.is_empty() || !options.fault.moves_flows() {
             return Ok(FailoverTimes {
                 fault,
                 declared: None,
@@ -240,11 +242,15 @@ fn setup(options: &EdgeFailoverOptions, variant: EdgeVariant, run: &LabRun<'_>) 
         heartbeat: HEARTBEAT,
         delay: Duration::ZERO,
         command: Vec::new(),
-        recovery: match variant {
-            EdgeVariant::With => options.policy,
-            EdgeVariant::Without | EdgeVariant::Baseline => RecoveryOption::None,
+        recovery: RecoverySetup {
+            policy: match variant {
+                EdgeVariant::With => options.policy,
+                EdgeVariant::Without | EdgeVariant::Baseline => RecoveryOption::None,
+            },
+            second: options.second,
+            caching_after: options.caching_after,
+            limits: options.limits,
         },
-        caching_after: options.caching_after,
         is_rate_controlled: false,
         rtt: None,
     };

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::gaps::{FlowLoss, HitFlow};
 use super::options::{EdgeFailoverOptions, HitEdge};
 use crate::client::Spread;
-use crate::edge::daemon::{RecoveryOption, ReportedEdge};
+use crate::edge::daemon::{CacheLimits, HEARTBEAT, RecoveryOption, ReportedEdge, SecondOption};
 use crate::edge::fault::ClusterFault;
 use crate::edge::flows::{FlowPlan, FlowReport};
 use crate::edge::network::ClusterPlace;
@@ -44,9 +44,12 @@ pub struct EdgeFailoverFindings {
     failover_ms: f64,
     rtt_ms: f64,
     policy: RecoveryOption,
+    second: SecondOption,
+    limits: CacheLimits,
     caching_after: u32,
     cluster: ClusterPlace,
     nat: bool,
+    without_conntrackd: bool,
     ipv6: bool,
     connections: u64,
     connections_survived: u64,
@@ -253,12 +256,17 @@ impl EdgeFailoverFindings {
     /// The findings before the first run.
     pub fn empty(options: &EdgeFailoverOptions) -> Self {
         let rtt_ms = f64::from(options.rtt);
-        let gap_ms = match (options.fault, options.cluster) {
-            (ClusterFault::EdgePowerOff, _) => SYN_TIMER_MS + rtt_ms,
-            (ClusterFault::EdgeKill | ClusterFault::EdgeUpgrade, _) => 0.0,
-            (_, ClusterPlace::NearServers) => rtt_ms,
+        let restart_ms = match options.cluster {
+            ClusterPlace::NearServers => rtt_ms,
             // If the servers are far from the cluster, R1's copy of a SYN needs half a round trip more before data can flow.
-            (_, ClusterPlace::NearClients) => rtt_ms * 1.5,
+            ClusterPlace::NearClients => rtt_ms * 1.5,
+        };
+        let gap_ms = match options.fault {
+            ClusterFault::EdgePowerOff => SYN_TIMER_MS + rtt_ms,
+            ClusterFault::EdgeKill | ClusterFault::EdgeUpgrade => 0.0,
+            // The gap begins when the cables are plugged in. A string is up again when each edge hears that the other edge hears it.
+            ClusterFault::BothReturn => restart_ms + 2.0 * HEARTBEAT.as_secs_f64() * 1e3,
+            _ => restart_ms,
         };
         Self {
             fault: options.fault,
@@ -267,9 +275,12 @@ impl EdgeFailoverFindings {
             failover_ms: options.failover.as_secs_f64() * 1e3,
             rtt_ms,
             policy: options.policy,
+            second: options.second,
+            limits: options.limits,
             caching_after: options.caching_after,
             cluster: options.cluster,
             nat: options.nat,
+            without_conntrackd: options.without_conntrackd,
             ipv6: options.ipv6,
             connections: 0,
             connections_survived: 0,

@@ -12,7 +12,7 @@ use crate::bench::start_sink;
 use crate::capture::Captures;
 use crate::clock::{ClockOffset, monotonic};
 use crate::edge::capture::both_ends;
-use crate::edge::daemon::{EdgeDaemons, EdgeSetup, HEARTBEAT, ReportedEdge, SteeredString};
+use crate::edge::daemon::{EdgeDaemons, EdgeSetup, HEARTBEAT, RecoverySetup, ReportedEdge, SteeredString};
 use crate::edge::fault::{ClusterFault, EdgeFaultTarget};
 use crate::edge::flows::{FlowProcess, FlowReport, TransferDirection};
 use crate::edge::network::{EdgeEmulators, EdgeTopology};
@@ -266,8 +266,10 @@ fn setup(options: &EdgeRateOptions, variant: EdgeVariant, run: &LabRun<'_>) -> R
         heartbeat: HEARTBEAT,
         delay: Duration::ZERO,
         command: Vec::new(),
-        recovery: options.policy,
-        caching_after: 2,
+        recovery: RecoverySetup {
+            policy: options.policy,
+            ..RecoverySetup::default()
+        },
         is_rate_controlled: is_controlled,
         rtt: (!options.measured_rtt).then(|| options.round_trip()),
     };
