@@ -1,18 +1,20 @@
-//! Measures bulk transfers, with the CPU time that the whole machine spends meanwhile, and small requests (wrk).
+//! Measures bulk transfers, with the CPU time that the machine spends on them, and small requests (wrk).
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, bail, ensure};
 use linux::netns::Netns;
 
 use super::load::{LOAD, Transfer};
+use crate::clock::monotonic;
 
 /// One bulk transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Bulk {
     /// 10⁹ bytes per second.
     pub gb_per_s: f64,
-    /// CPU seconds of the whole machine per 10⁹ bytes.
+    /// CPU seconds per 10⁹ bytes. See [`CpuTimes::ours_s`].
     pub cpu_s_per_gb: f64,
 }
 
@@ -43,13 +45,13 @@ pub fn upload(client: &Netns, server: SocketAddr, bytes: u64) -> Result<Bulk> {
 
 fn bulk(client: &Netns, arguments: &[&str]) -> Result<Bulk> {
     let mut command = client.command(std::env::current_exe()?)?;
-    let before = busy_seconds()?;
+    let before = CpuTimes::now()?;
     let output = command
         .arg(LOAD)
         .args(arguments)
         .output()
         .context("start the load")?;
-    let after = busy_seconds()?;
+    let after = CpuTimes::now()?;
     ensure!(
         output.status.success(),
         "{arguments:?}: {}",
@@ -59,31 +61,111 @@ fn bulk(client: &Netns, arguments: &[&str]) -> Result<Bulk> {
     let gigabytes = transfer.bytes as f64 / 1e9;
     Ok(Bulk {
         gb_per_s: gigabytes / transfer.seconds,
-        cpu_s_per_gb: (after - before) / gigabytes,
+        cpu_s_per_gb: (after.ours_s - before.ours_s) / gigabytes,
     })
 }
 
-/// Busy time of all processors since the machine started, in seconds.
+/// Busy time of all processors, counted from an unknown moment. Only differences mean something.
 ///
-/// # Errors
-/// If `/proc/stat` cannot be read, or is not in the expected format.
-pub fn busy_seconds() -> Result<f64> {
-    let text = std::fs::read_to_string("/proc/stat").context("read /proc/stat")?;
-    let line = text.lines().next().unwrap_or_default();
-    let ticks: Vec<f64> = line
-        .split_whitespace()
-        .skip(1)
-        .filter_map(|word| word.parse().ok())
-        .collect();
-    // user nice system idle iowait irq softirq
-    let [user, nice, system, _, _, irq, softirq, ..] = ticks[..] else {
-        bail!("/proc/stat begins with {line:?}")
-    };
-    Ok((user + nice + system + irq + softirq) / TICKS_PER_SECOND)
+/// Forwarding is done in interrupts and kernel threads, so the CPU time of the benchmark's own processes does not include it. The busy time
+/// of the whole machine does, but it also includes other programs. Their processes' CPU time is subtracted. A packet that the kernel
+/// forwards in an interrupt of another program still counts as that program's time.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuTimes {
+    /// Seconds of the kernel, of this process and of its descendants.
+    pub ours_s: f64,
+    /// Seconds of all other processes.
+    pub others_s: f64,
+}
+
+impl CpuTimes {
+    /// The times until now.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read, or is not in the expected format.
+    pub fn now() -> Result<Self> {
+        let text = std::fs::read_to_string("/proc/stat").context("read /proc/stat")?;
+        let is_cpu = |line: &&str| line.starts_with("cpu") && !line.starts_with("cpu ");
+        let cpus = text.lines().filter(is_cpu).count() as f64;
+        let line = text.lines().next().unwrap_or_default();
+        let ticks: Vec<f64> = line
+            .split_whitespace()
+            .skip(1)
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        // user nice system idle iowait irq softirq steal
+        let [_, _, _, idle, iowait, _, _, steal, ..] = ticks[..] else {
+            bail!("/proc/stat begins with {line:?}")
+        };
+        // The kernel measures idle time exactly, but samples busy time at each tick of its timer.
+        let since_start_s = monotonic().as_nanos() as f64 / 1e9;
+        let busy_s = since_start_s * cpus - (idle + iowait + steal) / TICKS_PER_SECOND;
+        let others_s = ticks_of_others(&processes()?, std::process::id()) / TICKS_PER_SECOND;
+        Ok(Self {
+            ours_s: busy_s - others_s,
+            others_s,
+        })
+    }
 }
 
 /// USER_HZ: 100 on every Linux that Rust runs on.
 const TICKS_PER_SECOND: f64 = 100.0;
+/// Flag of a kernel thread (PF_KTHREAD in the kernel's include/linux/sched.h).
+const KERNEL_THREAD: u64 = 0x0020_0000;
+
+/// A process in `/proc`.
+struct ProcessTimes {
+    parent: u32,
+    is_kernel_thread: bool,
+    /// CPU time of its threads and of its dead children, in ticks.
+    ticks: f64,
+}
+
+impl ProcessTimes {
+    /// Reads the contents of `/proc/PID/stat` (proc_pid_stat(5)).
+    fn parse(stat: &str) -> Option<Self> {
+        // The second field is the name in parentheses. The name may contain parentheses and spaces.
+        let (_, fields) = stat.rsplit_once(')')?;
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        // state ppid pgrp session tty_nr tpgid flags minflt cminflt majflt cmajflt utime stime cutime cstime
+        let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
+        let ticks = [number(11)?, number(12)?, number(13)?, number(14)?];
+        Some(Self {
+            parent: number(1)?.try_into().ok()?,
+            is_kernel_thread: number(6)? & KERNEL_THREAD != 0,
+            ticks: ticks.iter().sum::<u64>() as f64,
+        })
+    }
+}
+
+/// All processes, by their PIDs.
+fn processes() -> Result<HashMap<u32, ProcessTimes>> {
+    let mut processes = HashMap::new();
+    for entry in std::fs::read_dir("/proc").context("read /proc")? {
+        let entry = entry.context("read /proc")?;
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // A process that has ended meanwhile has no file. Its parent has its CPU time.
+        let stat = std::fs::read_to_string(entry.path().join("stat"));
+        if let Some(process) = stat.ok().as_deref().and_then(ProcessTimes::parse) {
+            processes.insert(pid, process);
+        }
+    }
+    Ok(processes)
+}
+
+/// CPU time of all processes except kernel threads, process `own` and its descendants.
+fn ticks_of_others(processes: &HashMap<u32, ProcessTimes>, own: u32) -> f64 {
+    let is_own = |pid: &u32| {
+        let mut line = std::iter::successors(Some(*pid), |pid| processes.get(pid).map(|one| one.parent));
+        line.any(|ancestor| ancestor == own)
+    };
+    let others = processes
+        .iter()
+        .filter(|(pid, one)| !one.is_kernel_thread && !is_own(pid));
+    others.map(|(_, one)| one.ticks).sum()
+}
 
 /// Runs wrk for `seconds`: small requests over `connections` persistent connections.
 ///
@@ -162,9 +244,26 @@ mod tests {
 
     #[test]
     fn time_passes() {
-        let before = busy_seconds().unwrap();
+        let before = CpuTimes::now().unwrap();
         let start = std::time::Instant::now();
         while start.elapsed().as_millis() < 60 {}
-        assert!(busy_seconds().unwrap() > before);
+        assert!(CpuTimes::now().unwrap().ours_s > before.ours_s);
+    }
+
+    #[test]
+    fn other_programs_are_processes_that_are_neither_ours_nor_the_kernels() {
+        let stat = |pid: u32, parent: u32, flags: u64, ticks: u32| {
+            let text =
+                format!("{pid} (a) b (c) S {parent} 0 0 0 -1 {flags} 0 0 0 0 {ticks} 0 1000 0 20 0 1 0 5");
+            (pid, ProcessTimes::parse(&text).unwrap())
+        };
+        let processes = HashMap::from([
+            stat(1, 0, 0, 1),
+            stat(2, 0, KERNEL_THREAD, 2),
+            stat(10, 1, 0, 10),
+            stat(20, 10, 0, 20),
+            stat(30, 20, 0, 30),
+        ]);
+        assert_eq!(ticks_of_others(&processes, 20), 1001.0 + 1010.0);
     }
 }

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 /// A measured value, and the bound that it should keep.
+#[derive(Clone, Debug)]
 pub struct BenchTarget {
     /// Name of the value, with its unit.
     pub name: &'static str,
@@ -12,7 +15,19 @@ pub struct BenchTarget {
     pub bound: Bound,
 }
 
+/// A target and whether its value keeps the bound.
+#[derive(Clone, Debug, Serialize)]
+pub struct BenchVerdict {
+    name: &'static str,
+    value: f64,
+    #[serde(flatten)]
+    bound: Bound,
+    holds: bool,
+}
+
 /// The allowed range of a value.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Bound {
     /// At this bound or above.
     AtLeast(f64),
@@ -26,6 +41,17 @@ impl BenchTarget {
         match self.bound {
             Bound::AtLeast(bound) => self.value >= bound,
             Bound::AtMost(bound) => self.value <= bound,
+        }
+    }
+}
+
+impl From<&BenchTarget> for BenchVerdict {
+    fn from(target: &BenchTarget) -> Self {
+        Self {
+            name: target.name,
+            value: target.value,
+            bound: target.bound,
+            holds: target.holds(),
         }
     }
 }
