@@ -243,6 +243,9 @@ impl IdleTracker {
     }
 }
 
+/// The only string of an edge: that of all connections of the capture.
+const STRING: usize = 0;
+
 /// Both edges' memories with one policy.
 struct EdgeMemories {
     edges: [Cache<u32, ()>; 2],
@@ -257,15 +260,14 @@ impl EdgeMemories {
         connections: &'static str,
         only: Option<BTreeSet<u32>>,
     ) -> Self {
-        let cache = || {
-            Cache::new(CacheConfig {
-                policy,
-                second: SecondPacket::Acknowledgement,
-                max_bytes: usize::MAX,
-                max_packets: usize::MAX,
-                max_connection_bytes: usize::MAX,
-            })
+        let config = CacheConfig {
+            policy,
+            second: SecondPacket::Acknowledgement,
+            max_bytes: usize::MAX,
+            max_packets: usize::MAX,
+            max_connection_bytes: usize::MAX,
         };
+        let cache = || Cache::new(config, STRING + 1);
         Self {
             edges: [cache(), cache()],
             only,
@@ -298,22 +300,27 @@ impl EdgeMemories {
         } else {
             (towards_servers, towards_clients)
         };
-        enters.on_entering(key, &segment, bytes, false, || ());
-        leaves.on_leaving(key, &segment, bytes, || ());
+        enters.on_entering(STRING, key, &segment, bytes, false, || ());
+        leaves.on_leaving(STRING, key, &segment, bytes, || ());
         self.note();
     }
 
     fn forget(&mut self, key: u32) {
-        self.edges.iter_mut().for_each(|edge| edge.forget(key));
+        self.edges.iter_mut().for_each(|edge| edge.forget(STRING, key));
     }
 
     /// Updates the peak.
     fn note(&mut self) {
         let sum = |of: fn(&Cache<u32, ()>) -> usize| self.edges.iter().map(of).sum::<usize>();
-        let bytes = sum(|edge| edge.counts().bytes);
+        let bytes = sum(|edge| edge.counts(STRING).bytes);
         if bytes > self.held.peak_bytes {
-            let connections = self.edges.iter().map(Cache::connections).max().unwrap_or(0);
-            self.held.peak_packets = sum(|edge| edge.counts().packets);
+            let connections = self
+                .edges
+                .iter()
+                .map(|edge| edge.connections(STRING))
+                .max()
+                .unwrap_or(0);
+            self.held.peak_packets = sum(|edge| edge.counts(STRING).packets);
             self.held.peak_bytes = bytes;
             self.held.connections_at_peak = connections;
             self.held.bytes_per_connection = bytes as f64 / connections.max(1) as f64;

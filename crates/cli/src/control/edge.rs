@@ -23,7 +23,7 @@ pub struct EdgeStatus {
     pub copied_bytes: u64,
     /// Bytes that were sent again to the outside, counting each copy.
     pub resent_leaving_bytes: u64,
-    /// Limit of each string's [`StringStatus::cached_bytes`]; 0 without local recovery.
+    /// Limit of the sum of all strings' [`StringStatus::cached_bytes`]; 0 without local recovery.
     pub cache_limit_bytes: u64,
     /// Counters of the data path.
     pub counters: CounterStatus,
@@ -81,8 +81,11 @@ pub struct StringStatus {
     /// Most bytes of memory that its cache took at any time.
     #[serde(default)]
     pub cache_memory_max: u64,
-    /// Packets that found no room in its cache, or were evicted for other packets.
+    /// Packets that found no room in its cache, or that were dropped from it to make room.
     pub cache_lost: u64,
+    /// Connections all of whose packets were dropped from its cache because the edge's cache was full.
+    #[serde(default)]
+    pub cache_dropped_connections: u64,
     /// Packets from its cache that were sent again into strings.
     pub resent_entering: u64,
     /// Bytes that were sent again into it, from the caches of all strings.

@@ -68,6 +68,7 @@ fn string(now: Instant, index: usize, view: &StringView, kernel: &EdgeKernel, be
         cache_memory: view.cache_memory as u64,
         cache_memory_max: view.cache_memory_max as u64,
         cache_lost: view.cache_lost,
+        cache_dropped_connections: view.cache_dropped_connections,
         resent_entering: view.resent_entering,
         resent_entering_bytes: kernel.resent_entering_bytes(index),
         resent_leaving: view.resent_leaving,

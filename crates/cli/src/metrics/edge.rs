@@ -222,15 +222,21 @@ fn cache(page: &MetricsPage, status: &EdgeStatus) {
     );
     page.gauge(
         "steadfast_edge_cache_limit_bytes",
-        "Maximum of steadfast_edge_cached_bytes; 0 if nothing is cached.",
+        "Maximum of the sum of steadfast_edge_cached_bytes over all strings; 0 if nothing is cached.",
         &[],
         [(vec![], number(status.cache_limit_bytes))],
     );
     page.count_each_string(
         "steadfast_edge_cache_lost_total",
-        "Packets that found no room in the string's cache, or were evicted for other packets.",
+        "Packets that found no room in the string's cache, or that were dropped from it to make room.",
         strings,
         |string| string.cache_lost,
+    );
+    page.count_each_string(
+        "steadfast_edge_cache_dropped_connections_total",
+        "Connections all of whose packets were dropped from the string's cache, because the edge's cache was full.",
+        strings,
+        |string| string.cache_dropped_connections,
     );
 }
 

@@ -190,15 +190,18 @@ mod tests {
 
     fn feed(cache: &mut Cache<u32, usize>, (way, segment): &Step, number: usize) {
         match way {
-            EdgeDirection::Entering => cache.on_entering(1, segment, 140, false, || number),
+            EdgeDirection::Entering => cache.on_entering(0, 1, segment, 140, false, || number),
             EdgeDirection::Leaving => {
-                cache.on_leaving(1, segment, 140, || number);
+                cache.on_leaving(0, 1, segment, 140, || number);
             }
         }
     }
 
     fn held(cache: &Cache<u32, usize>) -> (Vec<usize>, Option<usize>) {
-        (cache.waiting(1).copied().collect(), cache.second(1).copied())
+        (
+            cache.waiting(0, 1).copied().collect(),
+            cache.second(0, 1).copied(),
+        )
     }
 
     #[test]
@@ -236,7 +239,7 @@ mod tests {
             second in prop_oneof![Just(SecondPacket::Newest), Just(SecondPacket::Acknowledgement)],
         ) {
             let config = CacheConfig { policy, second, max_bytes: 1_000_000, max_packets: 10_000, max_connection_bytes: 1_000_000 };
-            let (mut all, mut chosen) = (Cache::new(config), Cache::new(config));
+            let (mut all, mut chosen) = (Cache::new(config, 1), Cache::new(config, 1));
             let mut mirror = CacheMirror::default();
             for (number, step) in steps.iter().enumerate() {
                 feed(&mut all, step, number);
@@ -244,7 +247,7 @@ mod tests {
                     feed(&mut chosen, step, number);
                 }
                 prop_assert_eq!(held(&chosen), held(&all), "after step {}: {:?}", number, step);
-                prop_assert_eq!(chosen.connections(), all.connections());
+                prop_assert_eq!(chosen.connections(0), all.connections(0));
             }
         }
     }

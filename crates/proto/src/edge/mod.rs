@@ -13,8 +13,9 @@
 //!               └──────────── completed: send again ──────┘
 //! ```
 //!
-//! One [`LocalRecovery`] is for one string and one edge. The caller knows which connections are on the string and when the failover is
-//! complete. It then routes the packets that [`LocalRecovery::complete`] returns over the new string. [`switch`] is such a caller.
+//! One [`LocalRecovery`] is for one string and one edge. The strings of an edge share one [`Cache`]. The caller knows which connections are
+//! on the string and when the failover is complete. It then routes the packets that [`LocalRecovery::complete`] returns over the new string.
+//! [`switch`] is such a caller.
 
 pub mod cache;
 pub mod datapath;
@@ -32,7 +33,7 @@ use thiserror::Error;
 
 use crate::Instant;
 use crate::detector::{Detector, DetectorConfig};
-use cache::{Cache, CacheConfig, CacheCounts, CachePolicy, PacketBytes, SecondPacket};
+use cache::{Cache, CacheConfig, CacheCounts, CachePolicy, SecondPacket};
 pub use mirror::CacheMirror;
 pub use segment::{EdgeDirection, EdgeSegment};
 pub use segmentation::{cut, is_tcp_sum_wrong};
@@ -194,50 +195,35 @@ pub struct RecoveryCounts {
     pub false_alarms: u64,
 }
 
-/// Local recovery at one edge for the connections of one string. `K` names a connection, `P` is a packet.
+/// Local recovery at one edge for the connections of one string. The cache is that of all strings. `K` names a connection, `P` is a packet.
 #[derive(Clone, Debug)]
-pub struct LocalRecovery<K, P> {
+pub struct LocalRecovery {
     config: RecoveryConfig,
+    /// The string's number.
+    string: usize,
     state: StringState,
     suspicion: Option<Detector>,
     failure: Detector,
     /// Whether the detectors have heard the string at all.
     heard: bool,
-    cache: Cache<K, P>,
     counts: RecoveryCounts,
 }
 
-impl<K: Copy + Ord, P> LocalRecovery<K, P> {
+impl LocalRecovery {
     /// Local recovery for a string whose first heartbeat has not been heard yet. Until that heartbeat, nothing is suspected.
     ///
     /// # Errors
     /// Names the invalid field.
-    pub fn new(config: RecoveryConfig, now: Instant) -> Result<Self, InvalidRecovery> {
-        Self::with(config, Cache::new(config.cache), now)
-    }
-
-    /// As [`new`](Self::new), with a [packed](Cache::packed) cache.
-    ///
-    /// # Errors
-    /// Names the invalid field.
-    pub fn packed(
-        config: RecoveryConfig,
-        form: PacketBytes<K, P>,
-        now: Instant,
-    ) -> Result<Self, InvalidRecovery> {
-        Self::with(config, Cache::packed(config.cache, form), now)
-    }
-
-    fn with(config: RecoveryConfig, cache: Cache<K, P>, now: Instant) -> Result<Self, InvalidRecovery> {
+    pub fn new(config: RecoveryConfig, string: usize, now: Instant) -> Result<Self, InvalidRecovery> {
         config.check()?;
         let (suspicion, failure) = Self::detectors(&config, now);
         Ok(Self {
             config,
+            string,
             state: StringState::Well,
             suspicion,
             failure,
             heard: false,
-            cache,
             counts: RecoveryCounts::default(),
         })
     }
@@ -247,21 +233,16 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         self.state
     }
 
-    /// The cached packets.
-    pub const fn cache(&self) -> &Cache<K, P> {
-        &self.cache
-    }
-
     /// Counts of what was done so far.
-    pub fn counts(&self) -> RecoveryCounts {
+    pub fn counts<K: Copy + Ord, P>(&self, cache: &Cache<K, P>) -> RecoveryCounts {
         RecoveryCounts {
-            cache: self.cache.counts(),
+            cache: cache.counts(self.string),
             ..self.counts
         }
     }
 
     /// A heartbeat came over the string.
-    pub fn on_heartbeat(&mut self, now: Instant) {
+    pub fn on_heartbeat<K: Copy + Ord, P>(&mut self, now: Instant, cache: &mut Cache<K, P>) {
         self.heard = true;
         self.failure.on_heartbeat(now);
         if let Some(suspicion) = &mut self.suspicion {
@@ -269,7 +250,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         }
         if self.state == StringState::Suspect {
             self.counts.false_alarms += 1;
-            self.cache.clear();
+            cache.clear(self.string);
         }
         self.state = self.state.after(StringEvent::Heartbeat);
     }
@@ -310,11 +291,11 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
     }
 
     /// The string works again at `now`, and the cached packets are not needed.
-    pub fn restart(&mut self, now: Instant) {
+    pub fn restart<K: Copy + Ord, P>(&mut self, now: Instant, cache: &mut Cache<K, P>) {
         (self.suspicion, self.failure) = Self::detectors(&self.config, now);
         self.state = StringState::Well;
-        self.cache.clear();
-        self.on_heartbeat(now);
+        cache.clear(self.string);
+        self.on_heartbeat(now, cache);
     }
 
     /// When to check next.
@@ -345,8 +326,9 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
 
     /// A packet of one of the string's connections passes. It is `bytes` long. If the cache keeps the packet, it calls `packet` for a copy.
     /// Returns whether the passing packet acknowledges a cached packet.
-    pub fn on_packet(
-        &mut self,
+    pub fn on_packet<K: Copy + Ord, P>(
+        &self,
+        cache: &mut Cache<K, P>,
         key: K,
         way: EdgeDirection,
         segment: &EdgeSegment,
@@ -359,28 +341,32 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         match way {
             EdgeDirection::Entering => {
                 let is_suspected = self.state != StringState::Well;
-                self.cache.on_entering(key, segment, bytes, is_suspected, packet);
+                cache.on_entering(self.string, key, segment, bytes, is_suspected, packet);
                 false
             }
-            EdgeDirection::Leaving => self.cache.on_leaving(key, segment, bytes, packet),
+            EdgeDirection::Leaving => cache.on_leaving(self.string, key, segment, bytes, packet),
         }
     }
 
     /// The connections have another string now. The first heartbeat of that string has not been heard yet. Returns the packets to send over
     /// the new string. There are none if the old string has not failed.
-    pub fn complete(&mut self, now: Instant) -> impl Iterator<Item = Resend<K, P>> + use<K, P> {
+    pub fn complete<K: Copy + Ord, P>(
+        &mut self,
+        now: Instant,
+        cache: &mut Cache<K, P>,
+    ) -> impl Iterator<Item = Resend<K, P>> + use<K, P> {
         let failed = self.state == StringState::Failed;
         self.state = self.state.after(StringEvent::Completed);
         let copies = self.config.ack_copies;
         if failed {
             (self.suspicion, self.failure) = Self::detectors(&self.config, now);
             self.heard = false;
-            let (packets, leaving) = (self.cache.counts().packets, self.cache.leaving());
+            let (packets, leaving) = (cache.counts(self.string).packets, cache.leaving(self.string));
             self.counts.resent_leaving += leaving as u64 * u64::from(copies);
             self.counts.resent_entering += (packets - leaving) as u64;
         }
         // The packets leave the cache one by one, so that there are never two copies of all of them in memory.
-        let held = failed.then(|| self.cache.drain());
+        let held = failed.then(|| cache.drain(self.string));
         held.into_iter().flatten().map(move |(key, way, packet)| Resend {
             key,
             way,
@@ -422,26 +408,58 @@ mod tests {
         Instant::from_nanos(millis * 1_000_000)
     }
 
-    /// Runs all timers that expire up to `until`, in milliseconds.
-    fn run(recovery: &mut LocalRecovery<u32, &str>, until: u64) {
-        while let Some(next) = recovery.poll_timeout().filter(|next| *next <= at(until)) {
-            recovery.on_timeout(next);
+    /// Local recovery of the only string of an edge.
+    struct OneString {
+        recovery: LocalRecovery,
+        cache: Cache<u32, &'static str>,
+    }
+
+    impl OneString {
+        fn new(config: RecoveryConfig) -> Self {
+            let mut one = Self {
+                recovery: LocalRecovery::new(config, 0, at(0)).unwrap(),
+                cache: Cache::new(config.cache, 1),
+            };
+            one.heartbeat(1);
+            one
         }
-    }
 
-    fn data(recovery: &mut LocalRecovery<u32, &'static str>, name: &'static str) {
-        let segment = EdgeSegment {
-            seq: Seq(1),
-            len: 100,
-            ..EdgeSegment::default()
-        };
-        recovery.on_packet(1, EdgeDirection::Entering, &segment, 140, || name);
-    }
+        fn heartbeat(&mut self, millis: u64) {
+            self.recovery.on_heartbeat(at(millis), &mut self.cache);
+        }
 
-    fn new(config: RecoveryConfig) -> LocalRecovery<u32, &'static str> {
-        let mut recovery = LocalRecovery::new(config, at(0)).unwrap();
-        recovery.on_heartbeat(at(1));
-        recovery
+        /// Runs all timers that expire up to `until`, in milliseconds.
+        fn run(&mut self, until: u64) {
+            while let Some(next) = self.recovery.poll_timeout().filter(|next| *next <= at(until)) {
+                self.recovery.on_timeout(next);
+            }
+        }
+
+        fn packet(&mut self, way: EdgeDirection, segment: &EdgeSegment, bytes: usize, name: &'static str) {
+            self.recovery
+                .on_packet(&mut self.cache, 1, way, segment, bytes, || name);
+        }
+
+        fn data(&mut self, name: &'static str) {
+            let segment = EdgeSegment {
+                seq: Seq(1),
+                len: 100,
+                ..EdgeSegment::default()
+            };
+            self.packet(EdgeDirection::Entering, &segment, 140, name);
+        }
+
+        fn complete(&mut self, millis: u64) -> Vec<Resend<u32, &'static str>> {
+            self.recovery.complete(at(millis), &mut self.cache).collect()
+        }
+
+        fn state(&self) -> StringState {
+            self.recovery.state()
+        }
+
+        fn counts(&self) -> RecoveryCounts {
+            self.recovery.counts(&self.cache)
+        }
     }
 
     #[test]
@@ -472,50 +490,41 @@ mod tests {
 
     #[test]
     fn caching_begins_with_the_second_missing_heartbeat_and_the_third_is_the_failure() {
-        let mut recovery = new(CONFIG);
-        run(&mut recovery, 20);
-        data(&mut recovery, "too early");
-        assert_eq!(
-            (recovery.state(), recovery.cache().connections()),
-            (StringState::Well, 0)
-        );
-        run(&mut recovery, 21);
-        assert_eq!(recovery.state(), StringState::Suspect);
-        data(&mut recovery, "held");
-        run(&mut recovery, 30);
-        assert_eq!(recovery.state(), StringState::Suspect);
-        run(&mut recovery, 31);
-        assert_eq!(recovery.state(), StringState::Failed);
-        assert_eq!(recovery.poll_timeout(), None);
-        let resent: Vec<_> = recovery.complete(at(100)).collect();
+        let mut one = OneString::new(CONFIG);
+        one.run(20);
+        one.data("too early");
+        assert_eq!((one.state(), one.cache.connections(0)), (StringState::Well, 0));
+        one.run(21);
+        assert_eq!(one.state(), StringState::Suspect);
+        one.data("held");
+        one.run(30);
+        assert_eq!(one.state(), StringState::Suspect);
+        one.run(31);
+        assert_eq!(one.state(), StringState::Failed);
+        assert_eq!(one.recovery.poll_timeout(), None);
+        let resent = one.complete(100);
         assert_eq!(resent.len(), 1);
         assert_eq!((resent[0].packet, resent[0].copies), ("held", 1));
         assert_eq!(
-            (recovery.state(), recovery.poll_timeout()),
+            (one.state(), one.recovery.poll_timeout()),
             (StringState::Well, None)
         );
-        assert_eq!(recovery.complete(at(101)).count(), 0);
-        assert_eq!(recovery.counts().resent_entering, 1);
+        assert_eq!(one.complete(101), []);
+        assert_eq!(one.counts().resent_entering, 1);
     }
 
     #[test]
     fn a_heartbeat_ends_a_suspicion_but_not_a_failover() {
-        let mut recovery = new(CONFIG);
-        run(&mut recovery, 25);
-        data(&mut recovery, "passed after all");
-        recovery.on_heartbeat(at(26));
-        assert_eq!(
-            (recovery.state(), recovery.cache().connections()),
-            (StringState::Well, 0)
-        );
-        assert_eq!(recovery.counts().false_alarms, 1);
-        run(&mut recovery, 60);
-        data(&mut recovery, "held");
-        recovery.on_heartbeat(at(61));
-        assert_eq!(
-            (recovery.state(), recovery.complete(at(70)).count()),
-            (StringState::Failed, 1)
-        );
+        let mut one = OneString::new(CONFIG);
+        one.run(25);
+        one.data("passed after all");
+        one.heartbeat(26);
+        assert_eq!((one.state(), one.cache.connections(0)), (StringState::Well, 0));
+        assert_eq!(one.counts().false_alarms, 1);
+        one.run(60);
+        one.data("held");
+        one.heartbeat(61);
+        assert_eq!((one.state(), one.complete(70).len()), (StringState::Failed, 1));
     }
 
     #[test]
@@ -536,23 +545,23 @@ mod tests {
                 second,
                 ..CONFIG.cache
             };
-            assert_eq!(new(config).copies_when_suspected(), expected);
+            assert_eq!(OneString::new(config).recovery.copies_when_suspected(), expected);
         }
     }
 
     #[test]
     fn an_edge_that_was_paused_blames_nobody() {
-        let mut recovery = new(CONFIG);
-        recovery.on_timeout(at(5));
-        recovery.on_timeout(at(5000));
-        assert_eq!(recovery.state(), StringState::Well);
-        run(&mut recovery, 5040);
-        assert_eq!(recovery.state(), StringState::Failed);
+        let mut one = OneString::new(CONFIG);
+        one.recovery.on_timeout(at(5));
+        one.recovery.on_timeout(at(5000));
+        assert_eq!(one.state(), StringState::Well);
+        one.run(5040);
+        assert_eq!(one.state(), StringState::Failed);
     }
 
     #[test]
     fn caching_may_never_stop_and_acknowledgements_leave_three_times() {
-        let mut recovery = new(RecoveryConfig {
+        let mut one = OneString::new(RecoveryConfig {
             caching_after: 0,
             ..CONFIG
         });
@@ -560,11 +569,11 @@ mod tests {
             ack: Some(Seq(1)),
             ..EdgeSegment::default()
         };
-        recovery.on_packet(1, EdgeDirection::Leaving, &ack, 40, || "ack");
-        data(&mut recovery, "data");
-        run(&mut recovery, 40);
-        let resent: Vec<_> = recovery.complete(at(50)).collect();
-        let seen: Vec<_> = resent
+        one.packet(EdgeDirection::Leaving, &ack, 40, "ack");
+        one.data("data");
+        one.run(40);
+        let seen: Vec<_> = one
+            .complete(50)
             .iter()
             .map(|resend| (resend.way, resend.packet, resend.copies))
             .collect();
@@ -575,7 +584,7 @@ mod tests {
                 (EdgeDirection::Entering, "data", 1)
             ]
         );
-        assert_eq!(recovery.counts().resent_leaving, 3);
+        assert_eq!(one.counts().resent_leaving, 3);
     }
 
     #[test]

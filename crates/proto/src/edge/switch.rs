@@ -15,12 +15,14 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::cache::Cache;
 use super::phase::{PhaseEvent, StringPhase};
 use super::slots::{SLOTS, SlotShare, slots};
 use super::{CopiedPackets, EdgeDirection, InvalidRecovery, RecoveryConfig, Resend};
 use crate::Instant;
 use crate::rate::{InvalidRate, RateConfig, RateControl, RateRule};
 pub use beat::{EdgeBeat, StringBeat};
+use copied::COPIES;
 pub use flow::{FlowKey, TrafficSample};
 pub use kept::{AdoptedString, KeptString, StringSteering};
 use string::{CommandState, EdgeString};
@@ -35,6 +37,9 @@ const SWEEP_AFTER: Duration = Duration::from_millis(100);
 const INTERVAL_MIN: Duration = Duration::from_millis(200);
 /// Round trip of connections if none has been measured.
 const ROUND_TRIP_DEFAULT: Duration = Duration::from_millis(100);
+/// While packets pass a string, the cache forgets a connection when its first packet has been held for this time to twice this time. Its
+/// sender has repeated the packet several times by then, so the receiver is gone, or the acknowledgements do not pass this edge.
+const USELESS_AFTER: Duration = Duration::from_secs(10);
 /// Number of measurements whose handshakes count for the round trip.
 const HANDSHAKES_KEPT: usize = 10;
 
@@ -129,11 +134,23 @@ pub enum PhaseReason {
     Return,
 }
 
+/// The arrivals in the cache (see [`Cache::arrivals`]) that are older than [`USELESS_AFTER`].
+#[derive(Debug)]
+struct UselessArrivals {
+    /// When `last` was noted.
+    at: Instant,
+    /// Number of arrivals until then, and one [`USELESS_AFTER`] before.
+    last: u64,
+    until: u64,
+}
+
 /// The state machine of one edge.
 #[derive(Debug)]
 pub struct EdgeSwitch {
     config: EdgeConfig,
     strings: Vec<EdgeString>,
+    cache: Cache<FlowKey, Vec<u8>>,
+    useless: UselessArrivals,
     slots: Box<[u8; SLOTS]>,
     /// For each string, whether slots may name it. Empty before the first slots.
     in_slots: Vec<bool>,
@@ -164,7 +181,7 @@ impl EdgeSwitch {
         let mut strings = Vec::new();
         for (index, string) in config.strings.iter().enumerate() {
             let adopted = adopted.get(index).copied().unwrap_or_default();
-            let mut one = EdgeString::new(string.clone(), config.recovery, adopted, now)?;
+            let mut one = EdgeString::new(string.clone(), index, config.recovery, adopted, now)?;
             if one.phase == StringPhase::Failing && config.has_command {
                 one.command = CommandState::Wanted;
             }
@@ -174,6 +191,12 @@ impl EdgeSwitch {
             }
         }
         let mut edge = Self {
+            cache: Cache::packed(config.recovery.cache, strings.len(), COPIES),
+            useless: UselessArrivals {
+                at: now,
+                last: 0,
+                until: 0,
+            },
             config,
             strings,
             slots: Box::new([0; SLOTS]),
@@ -276,7 +299,26 @@ impl EdgeSwitch {
             self.measured = now;
             self.actions.push_back(EdgeAction::Measure);
         }
+        self.forget_useless(now);
         self.send_due(now);
+    }
+
+    /// Makes the cache forget connections that it holds for long although packets pass. Without this, a cache that is always on would fill
+    /// with connections whose acknowledgements never come.
+    fn forget_useless(&mut self, now: Instant) {
+        let useless = &mut self.useless;
+        if now.since(useless.at) >= USELESS_AFTER {
+            *useless = UselessArrivals {
+                at: now,
+                last: self.cache.arrivals(),
+                until: useless.last,
+            };
+        }
+        for (index, one) in self.strings.iter().enumerate() {
+            if one.passes() {
+                self.cache.forget_until(index, self.useless.until);
+            }
+        }
     }
 
     /// The command for `string` has ended. If the command failed, it is started again: the flows must not move before the command has
@@ -308,7 +350,9 @@ impl EdgeSwitch {
         }
         let acknowledges = one
             .recovery
-            .on_packet(key, way, &segment, packet.len(), || packet.to_vec());
+            .on_packet(&mut self.cache, key, way, &segment, packet.len(), || {
+                packet.to_vec()
+            });
         if one.phase == StringPhase::Blind && acknowledges {
             one.passes_since.get_or_insert(now);
         }
@@ -365,7 +409,11 @@ impl EdgeSwitch {
     pub fn view(&self, now: Instant) -> Vec<StringView> {
         self.strings
             .iter()
-            .map(|one| one.view(now, self.config.recovery.heartbeat, self.is_heard(now, one)))
+            .enumerate()
+            .map(|(index, one)| {
+                let (interval, is_heard) = (self.config.recovery.heartbeat, self.is_heard(now, one));
+                one.view(now, interval, is_heard, &self.cache.counts(index))
+            })
             .collect()
     }
 
@@ -416,7 +464,7 @@ impl EdgeSwitch {
         }
         one.note_beat(now, self.config.recovery.heartbeat);
         if matches!(one.phase, StringPhase::Up | StringPhase::Suspect) {
-            one.recovery.on_heartbeat(now);
+            one.recovery.on_heartbeat(now, &mut self.cache);
             self.change(now, index, PhaseEvent::Heard, PhaseReason::Heartbeat);
         }
     }
@@ -429,9 +477,9 @@ impl EdgeSwitch {
         let has_passed = one.passes_since.is_some_and(|at| now.since(at) >= patience);
         if one.recovery.has_failed() && !has_passed {
             self.send_again(now, index, Some(index));
-            self.strings[index].recovery.on_heartbeat(now);
+            self.strings[index].recovery.on_heartbeat(now, &mut self.cache);
         } else {
-            one.recovery.restart(now);
+            one.recovery.restart(now, &mut self.cache);
         }
         let one = &mut self.strings[index];
         one.copies = None; // its cache is empty now
@@ -617,7 +665,7 @@ impl EdgeSwitch {
             .push_back(EdgeAction::SetSteering(index, StringSteering::Up));
         self.send_again(now, index, None);
         let one = &mut self.strings[index];
-        one.recovery.restart(now);
+        one.recovery.restart(now, &mut self.cache);
         one.copies = None;
         one.was_up = true;
         self.keep(index);
@@ -633,7 +681,7 @@ impl EdgeSwitch {
     /// Queues the cached packets of a string for the string `to`. If `to` is `None`, queues each packet for the string to which its flow
     /// moves. If windows are capped, queues at most one capped window of each flow: the flow's sender retransmits the rest.
     fn send_again(&mut self, now: Instant, index: usize, to: Option<usize>) {
-        let held = self.strings[index].recovery.complete(now);
+        let held = self.strings[index].recovery.complete(now, &mut self.cache);
         let mut flow = (None, 0);
         for resend in held {
             let target = to.unwrap_or_else(|| self.target(&resend.key));

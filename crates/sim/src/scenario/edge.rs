@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use proto::edge::cache::{CacheConfig, CachePolicy, SecondPacket};
+use proto::edge::cache::{Cache, CacheConfig, CachePolicy, SecondPacket};
 use proto::edge::{
     EdgeDirection, EdgeSegment, InvalidRecovery, LocalRecovery, RecoveryConfig, RecoveryCounts,
 };
@@ -165,13 +165,22 @@ pub(super) struct StringFailure {
     pub hits: Vec<bool>,
 }
 
+/// The only string of the edge's cache: the one that fails.
+const FAILING: usize = 0;
+
+/// Local recovery of the string that fails, and the packets that it holds.
+struct StringRecovery {
+    machine: LocalRecovery,
+    cache: Cache<FlowId, FlowPacket>,
+}
+
 /// An edge.
 pub(super) struct Edge {
     /// Direction of the packets that enter the cluster at this edge.
     entering: FlowDirection,
     failure: StringFailure,
     over: Option<Instant>,
-    recovery: Option<LocalRecovery<FlowId, FlowPacket>>,
+    recovery: Option<StringRecovery>,
     /// Arrival time of the last heartbeat before the failure. Earlier heartbeats have no effect on the run, so they are not simulated.
     heartbeat: Option<Instant>,
     shared: Option<RemainingString>,
@@ -192,7 +201,11 @@ impl Edge {
 
     /// Lets the edge recover the flows that the failure hits.
     pub fn recover(&mut self, recovery: &EdgeRecovery) -> Result<(), InvalidRecovery> {
-        self.recovery = Some(LocalRecovery::new(recovery.config(), Instant::ZERO)?);
+        let config = recovery.config();
+        self.recovery = Some(StringRecovery {
+            machine: LocalRecovery::new(config, FAILING, Instant::ZERO)?,
+            cache: Cache::new(config.cache, FAILING + 1),
+        });
         self.heartbeat = Some(last_heartbeat(recovery.heartbeat, &self.failure));
         Ok(())
     }
@@ -212,7 +225,7 @@ impl Edge {
 
     /// Counters of local recovery.
     pub fn counts(&self) -> Option<RecoveryCounts> {
-        self.recovery.as_ref().map(LocalRecovery::counts)
+        self.recovery.as_ref().map(|one| one.machine.counts(&one.cache))
     }
 
     /// The cap in bytes at the control's beginning and at the end of each interval.
@@ -313,7 +326,8 @@ impl Logic for Edge {
         out.send(packet);
         if let Some(recovery) = self.recovery.as_mut().filter(|_| hit) {
             let bytes = packet.wire_bytes();
-            recovery.on_packet(packet.flow, way, &segment(&packet), bytes, || packet);
+            let StringRecovery { machine, cache } = recovery;
+            machine.on_packet(cache, packet.flow, way, &segment(&packet), bytes, || packet);
         }
     }
 
@@ -322,16 +336,16 @@ impl Logic for Edge {
         if let Some(shared) = self.shared.as_mut().filter(|_| over) {
             shared.on_moved(now, &self.failure.hits); // first, because the new cap limits the resending below
         }
-        if let Some(recovery) = &mut self.recovery {
+        if let Some(StringRecovery { machine, cache }) = &mut self.recovery {
             if self.heartbeat.take_if(|at| *at <= now).is_some() {
-                recovery.on_heartbeat(now);
+                machine.on_heartbeat(now, cache);
             }
-            recovery.on_timeout(now);
+            machine.on_timeout(now);
             if over {
                 let shared = self.shared.as_ref().and_then(|shared| shared.control.as_ref());
                 let cap = shared.map_or(u32::MAX, RateControl::window);
                 let mut again: BTreeMap<FlowId, u32> = BTreeMap::new();
-                for resend in recovery.complete(now) {
+                for resend in machine.complete(now, cache) {
                     // The edge resends at most `cap` bytes of each flow. The flow's sender repeats the rest.
                     let bytes = again.entry(resend.packet.flow).or_default();
                     *bytes += u32::from(resend.packet.len);
@@ -347,7 +361,7 @@ impl Logic for Edge {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let recovery = self.recovery.as_ref().and_then(LocalRecovery::poll_timeout);
+        let recovery = self.recovery.as_ref().and_then(|one| one.machine.poll_timeout());
         let shared = self.shared.as_ref().and_then(RemainingString::poll_timeout);
         [self.heartbeat, recovery, self.over, shared]
             .into_iter()

@@ -376,7 +376,7 @@ fn the_policies_differ_in_memory() {
     );
     let bounded = of(CachePolicy::All, 100);
     assert_eq!(bounded.peak_packets, 100);
-    assert!(bounded.refused > 2000, "{bounded:?}");
+    assert!(bounded.lost > 2000, "{bounded:?}");
 }
 
 /// §3.3: caching begins with the second missing heartbeat. The cache has no packet that was lost before, so lost SYNs wait for their

@@ -1,13 +1,4 @@
-//! The packets that an edge holds, their memory, and which packets are evicted first when the memory is full.
-//!
-//! | worth | packet | why |
-//! |---|---|---|
-//! | most | the lowest packet of a connection, a SYN | without it the connection sleeps until its timer expires |
-//! | | the second packet ([`SecondPacket`]) | helps some senders only |
-//! | least | the other packets of policy `all` | their sender repeats them itself one round trip after it wakes up |
-//!
-//! Among packets of equal worth the earlier one stays, because the connection that has waited longest has the longest timer. With
-//! policies other than `syn`, SYNs get at most half of the memory, so that a SYN flood leaves room for existing connections.
+//! The packets that an edge holds of one string's connections, and their memory.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -15,6 +6,9 @@ use serde::Deserialize;
 
 use super::packed::{HeldNumbers, PackedPackets, PacketBytes};
 use crate::Seq;
+
+/// Number of blocks of packed connections, and number of other connections, that one call of [`CacheStore::forget_before`] looks at.
+const FORGET_STEP: usize = 16;
 
 /// Selects the entering packets that are cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
@@ -50,16 +44,15 @@ pub struct CacheConfig {
     pub policy: CachePolicy,
     /// Selects the second packet of a connection.
     pub second: SecondPacket,
-    /// Maximum number of bytes of packets.
+    /// Maximum number of bytes of packets, of all strings together.
     pub max_bytes: usize,
-    /// Maximum number of packets.
+    /// Maximum number of packets, of all strings together.
     pub max_packets: usize,
-    /// Maximum number of bytes of a connection's waiting packets. The lowest packet alone may be larger. The limit matters only with policy
-    /// `all`: the other policies hold one waiting packet and the second packet.
+    /// Maximum number of bytes of one connection's packets. The lowest packet alone may be larger.
     pub max_connection_bytes: usize,
 }
 
-/// Counts of what a cache did, and its memory.
+/// Counts of what a cache did for one string, and the memory for this string.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounts {
     /// Packets held now.
@@ -79,36 +72,40 @@ pub struct CacheCounts {
     pub copied: u64,
     /// Packets that repeat only the beginning of a held packet.
     pub repeated: u64,
-    /// Packets that found no room.
-    pub refused: u64,
-    /// Packets given up for packets that are worth more.
-    pub evicted: u64,
+    /// Packets that found no room, or that were dropped to make room.
+    pub lost: u64,
+    /// Connections all of whose packets were dropped because the cache was full.
+    pub dropped_connections: u64,
 }
 
-/// The packets held, by connection. A connection is either in `packed` or in `connections`.
+/// The packets held, by connection. A connection is either in `packed` or in `connections`. Its *arrival* is its number in the order in
+/// which the cache began to hold packets of connections.
 #[derive(Clone, Debug)]
 pub(super) struct CacheStore<K, P> {
-    pub config: CacheConfig,
     /// Connections of which nothing but one small waiting packet is held. `None`: packets cannot be held as bytes.
     packed: Option<PackedPackets<K, P>>,
     /// The other connections.
     pub connections: BTreeMap<K, CachedConnection<P>>,
+    /// The connections in `connections`, in the order of their arrival.
+    arrivals: BTreeSet<(u64, K)>,
     /// Number of places for waiting packets that are allocated in `connections`.
     places: usize,
-    /// Connections that can make room: those with more than one waiting packet are `wide`, those with a second packet `paired`.
-    wide: BTreeSet<K>,
-    paired: BTreeSet<K>,
+    /// Number of second packets.
+    seconds: usize,
     syn_bytes: usize,
+    /// The next block at which [`forget_before`](Self::forget_before) looks, plus one.
+    cursor: usize,
     pub counts: CacheCounts,
 }
 
 /// The packets of one connection.
 #[derive(Clone, Debug)]
 pub(super) struct CachedConnection<P> {
+    arrival: u64,
     /// Unacknowledged entering packets, lowest first.
     pub waiting: VecDeque<CachedPacket<P>>,
-    /// Bytes of the waiting packets.
-    pub waiting_bytes: usize,
+    /// Bytes of all packets.
+    bytes: usize,
     /// The second packet. If this packet is a leaving acknowledgement, [`CachedPacket::end`] is its acknowledgement number.
     pub second: Option<CachedPacket<P>>,
     /// The sequence number after the FIN that entered the cluster.
@@ -142,48 +139,42 @@ impl<P> CachedPacket<P> {
     }
 }
 
-/// How much a packet is worth. A packet of higher worth may displace one of lower worth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Worth {
-    Further,
-    Second,
-    Lowest,
-}
-
 impl<P> CachedConnection<P> {
-    /// Whether nothing is known of the connection.
-    fn is_blank(&self) -> bool {
-        self.waiting.is_empty() && self.second.is_none() && self.fin_entered.is_none() && !self.fin_left
-    }
-}
-
-impl<P> Default for CachedConnection<P> {
-    fn default() -> Self {
+    const fn new(arrival: u64) -> Self {
         Self {
+            arrival,
             waiting: VecDeque::new(),
-            waiting_bytes: 0,
+            bytes: 0,
             second: None,
             fin_entered: None,
             fin_left: false,
         }
     }
+
+    /// Number of packets.
+    fn packets(&self) -> usize {
+        self.waiting.len() + usize::from(self.second.is_some())
+    }
+
+    /// Whether nothing is known of the connection.
+    fn is_blank(&self) -> bool {
+        self.packets() == 0 && self.fin_entered.is_none() && !self.fin_left
+    }
 }
 
 impl<K: Copy + Ord, P> CacheStore<K, P> {
-    /// Estimated bytes of a connection in `connections`. The nodes of the map are two thirds full on average.
-    const ENTRY_BYTES: usize = (size_of::<K>() + size_of::<CachedConnection<P>>()) * 3 / 2;
-    /// Estimated bytes of a connection in `wide` or `paired`.
-    const MARK_BYTES: usize = size_of::<K>() * 3 / 2;
+    /// Estimated bytes of a connection in `connections` and in `arrivals`. The nodes of the maps are two thirds full on average.
+    const ENTRY_BYTES: usize = (size_of::<(K, CachedConnection<P>)>() + size_of::<(u64, K)>()) * 3 / 2;
 
-    pub fn new(config: CacheConfig, form: Option<PacketBytes<K, P>>) -> Self {
+    pub fn new(form: Option<PacketBytes<K, P>>) -> Self {
         Self {
-            config,
             packed: form.map(PackedPackets::new),
             connections: BTreeMap::new(),
+            arrivals: BTreeSet::new(),
             places: 0,
-            wide: BTreeSet::new(),
-            paired: BTreeSet::new(),
+            seconds: 0,
             syn_bytes: 0,
+            cursor: 0,
             counts: CacheCounts::default(),
         }
     }
@@ -193,9 +184,14 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
         self.connections.len() + self.packed.as_ref().map_or(0, PackedPackets::len)
     }
 
-    /// Number of connections with a second packet.
-    pub fn paired(&self) -> usize {
-        self.paired.len()
+    /// Number of second packets.
+    pub const fn seconds(&self) -> usize {
+        self.seconds
+    }
+
+    /// Bytes of SYNs.
+    pub const fn syn_bytes(&self) -> usize {
+        self.syn_bytes
     }
 
     /// See [`CacheCounts::memory`].
@@ -206,7 +202,6 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
             + bytes
             + self.places * size_of::<CachedPacket<P>>()
             + self.connections.len() * Self::ENTRY_BYTES
-            + (self.wide.len() + self.paired.len()) * Self::MARK_BYTES
     }
 
     /// The numbers of a connection's lowest waiting packet.
@@ -232,98 +227,80 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
         }
     }
 
-    /// Moves a packed connection to `connections`, whose entries can hold more than one small packet.
-    pub fn unpack(&mut self, key: K) {
-        if let Some(held) = self.take_packed(key) {
-            self.connections.insert(key, CachedConnection::default());
-            self.insert_waiting(key, 0, held);
+    /// A connection's arrival. `None` if it has no entry.
+    pub fn arrival(&self, key: K) -> Option<u64> {
+        match self.connections.get(&key) {
+            Some(kept) => Some(kept.arrival),
+            None => self.packed.as_ref()?.arrival(key),
         }
     }
 
-    fn take_packed(&mut self, key: K) -> Option<CachedPacket<P>> {
+    /// The connection that arrived last, and its arrival.
+    pub fn newest(&self) -> Option<(u64, K)> {
+        let packed = self.packed.as_ref().and_then(PackedPackets::newest);
+        self.arrivals.last().copied().max(packed)
+    }
+
+    /// Moves a packed connection to `connections`, whose entries can hold more than one small packet.
+    pub fn unpack(&mut self, key: K) {
+        if let Some((arrival, held)) = self.take_packed(key) {
+            self.insert_waiting(key, 0, held, arrival);
+        }
+    }
+
+    fn take_packed(&mut self, key: K) -> Option<(u64, CachedPacket<P>)> {
         let packed = self.packed.as_mut()?;
         let HeldNumbers { seq, end, syn } = packed.numbers(key)?;
         let before = packed.packet_bytes();
-        let packet = packed.remove(key)?;
-        Some(CachedPacket {
+        let (arrival, packet) = packed.remove(key)?;
+        let held = CachedPacket {
             seq,
             end,
             syn,
             bytes: before - packed.packet_bytes(),
             packet,
-        })
+        };
+        Some((arrival, held))
     }
 
-    /// Number of wide connections, number of paired connections, and bytes of SYNs.
-    #[cfg(test)]
-    pub fn indexed(&self) -> (usize, usize, usize) {
-        (self.wide.len(), self.paired.len(), self.syn_bytes)
-    }
-
-    /// Panics if the counts of the packed connections are wrong, or if a connection is both in `packed` and in `connections`. Returns the
-    /// number of packed connections.
+    /// Panics if a count is wrong, or if a connection is both in `packed` and in `connections`. Returns the number of packed connections.
     #[cfg(test)]
     pub fn check(&self) -> usize {
+        let arrivals = self.connections.iter().map(|(key, kept)| (kept.arrival, *key));
+        assert!(arrivals.collect::<BTreeSet<_>>() == self.arrivals);
+        let seconds = self.connections.values().filter(|kept| kept.second.is_some());
+        assert_eq!(seconds.count(), self.seconds);
+        for kept in self.connections.values() {
+            let held = kept.waiting.iter().chain(&kept.second);
+            assert_eq!(held.map(|held| held.bytes).sum::<usize>(), kept.bytes);
+        }
         let Some(packed) = &self.packed else { return 0 };
         packed.check();
         assert!(self.connections.keys().all(|key| packed.numbers(*key).is_none()));
         packed.len()
     }
 
-    /// Whether another packet of a connection would exceed [`CacheConfig::max_connection_bytes`].
-    pub fn is_connection_full(&self, key: K, bytes: usize) -> bool {
-        let held = match self.connections.get(&key) {
-            Some(kept) => kept.waiting_bytes,
+    /// Bytes of a connection's packets.
+    pub fn bytes_of(&self, key: K) -> usize {
+        match self.connections.get(&key) {
+            Some(kept) => kept.bytes,
             None => self.packed.as_ref().map_or(0, |packed| packed.bytes_of(key)),
-        };
-        held + bytes > self.config.max_connection_bytes
-    }
-
-    /// Gives up the highest waiting packets of a connection until another packet does not exceed the connection's bound, or until no packet
-    /// is left.
-    pub fn shorten(&mut self, key: K, bytes: usize) {
-        while self.is_connection_full(key, bytes) {
-            let last = self
-                .connections
-                .get(&key)
-                .map_or(0, |kept| kept.waiting.len().saturating_sub(1));
-            if self.take_waiting(key, last).is_none() {
-                return;
-            }
-            self.counts.evicted += 1;
         }
     }
 
-    /// Makes room for a packet by giving up packets that are worth less. Returns whether there is room now.
-    pub fn make_room(&mut self, worth: Worth, syn: bool, bytes: usize) -> bool {
-        let CacheConfig {
-            policy,
-            max_bytes,
-            max_packets,
-            ..
-        } = self.config;
-        let syns_full = policy != CachePolicy::Syn && self.syn_bytes + bytes > max_bytes / 2;
-        if bytes > max_bytes || max_packets == 0 || (syn && syns_full) {
-            return false;
+    /// Gives up packets of a connection until no more than `max` bytes are held: the highest waiting packets, then the second packet.
+    pub fn shorten(&mut self, key: K, max: usize) {
+        while self.bytes_of(key) > max {
+            let waiting = self.connections.get(&key).map_or(1, |kept| kept.waiting.len());
+            let taken = match waiting.checked_sub(1) {
+                Some(last) => self.take_waiting(key, last),
+                None => self.take_second(key),
+            };
+            self.counts.lost += u64::from(taken.is_some());
         }
-        while self.counts.bytes + bytes > max_bytes || self.counts.packets >= max_packets {
-            let further = self.wide.last().copied().filter(|_| worth > Worth::Further);
-            let paired = self.paired.last().copied();
-            if let Some(key) = further {
-                let last = self.connections[&key].waiting.len() - 1;
-                self.take_waiting(key, last);
-            } else if let Some(key) = paired.filter(|_| worth > Worth::Second) {
-                self.take_second(key);
-                self.prune(key);
-            } else {
-                return false;
-            }
-            self.counts.evicted += 1;
-        }
-        true
     }
 
-    pub fn put_waiting(&mut self, key: K, place: usize, held: CachedPacket<P>) {
+    pub fn put_waiting(&mut self, key: K, place: usize, held: CachedPacket<P>, arrival: u64) {
         self.count_in(held.bytes);
         self.syn_bytes += if held.syn { held.bytes } else { 0 };
         let has_more = match self.connections.get(&key) {
@@ -334,41 +311,43 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
             !has_more && packed.can_hold(key, held.numbers(), held.bytes, &held.packet)
         };
         if let Some(packed) = self.packed.as_mut().filter(can_pack) {
-            packed.insert(key, &held.packet);
+            packed.insert(key, arrival, &held.packet);
             self.remove_entry(key);
         } else {
             self.unpack(key);
-            self.insert_waiting(key, place, held);
+            self.insert_waiting(key, place, held, arrival);
         }
         self.note_peaks();
     }
 
+    /// The connection's entry in `connections`. If there is none, makes one with this arrival.
+    fn entry(&mut self, key: K, arrival: u64) -> &mut CachedConnection<P> {
+        self.connections.entry(key).or_insert_with(|| {
+            self.arrivals.insert((arrival, key));
+            CachedConnection::new(arrival)
+        })
+    }
+
     /// Adds a waiting packet to the entry in `connections`.
-    fn insert_waiting(&mut self, key: K, place: usize, held: CachedPacket<P>) {
-        let kept = self.connections.entry(key).or_default();
-        kept.waiting_bytes += held.bytes;
+    fn insert_waiting(&mut self, key: K, place: usize, held: CachedPacket<P>, arrival: u64) {
+        let kept = self.entry(key, arrival);
+        kept.bytes += held.bytes;
         let waiting = &mut kept.waiting;
         let before = waiting.capacity();
-        // Making room may have removed packets of this connection, so `place` may be beyond the end.
-        waiting.insert(place.min(waiting.len()), held);
-        self.places += waiting.capacity() - before;
-        if waiting.len() > 1 {
-            self.wide.insert(key);
-        }
+        waiting.insert(place, held);
+        let added = waiting.capacity() - before;
+        self.places += added;
     }
 
     /// Takes out a waiting packet. The entry stays, so that what is known of the connection is not lost: see [`prune`](Self::prune).
     pub fn take_waiting(&mut self, key: K, place: usize) -> Option<CachedPacket<P>> {
-        let held = if let Some(held) = self.take_packed(key) {
-            self.connections.insert(key, CachedConnection::default());
+        let held = if let Some((arrival, held)) = self.take_packed(key) {
+            self.entry(key, arrival);
             held
         } else {
             let kept = self.connections.get_mut(&key)?;
             let held = kept.waiting.remove(place)?;
-            kept.waiting_bytes -= held.bytes;
-            if kept.waiting.len() <= 1 {
-                self.wide.remove(&key);
-            }
+            kept.bytes -= held.bytes;
             held
         };
         self.count_out(held.bytes);
@@ -376,25 +355,28 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
         Some(held)
     }
 
-    pub fn put_second(&mut self, key: K, held: CachedPacket<P>) {
+    pub fn put_second(&mut self, key: K, held: CachedPacket<P>, arrival: u64) {
         self.unpack(key);
         self.count_in(held.bytes);
-        self.paired.insert(key);
-        self.connections.entry(key).or_default().second = Some(held);
+        self.seconds += 1;
+        let kept = self.entry(key, arrival);
+        kept.bytes += held.bytes;
+        kept.second = Some(held);
         self.note_peaks();
     }
 
     pub fn take_second(&mut self, key: K) -> Option<CachedPacket<P>> {
-        let held = self.connections.get_mut(&key)?.second.take()?;
-        self.paired.remove(&key);
+        let kept = self.connections.get_mut(&key)?;
+        let held = kept.second.take()?;
+        kept.bytes -= held.bytes;
+        self.seconds -= 1;
         self.count_out(held.bytes);
         Some(held)
     }
 
     /// Forgets a connection if nothing of it is held.
     pub fn prune(&mut self, key: K) {
-        let kept = self.connections.get(&key);
-        if kept.is_some_and(|kept| kept.waiting.is_empty() && kept.second.is_none()) {
+        if self.connections.get(&key).is_some_and(|kept| kept.packets() == 0) {
             self.remove_entry(key);
         }
     }
@@ -406,9 +388,40 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
         self.remove_entry(key);
     }
 
+    /// Drops all packets of a connection because the cache is full.
+    pub fn drop_connection(&mut self, key: K) {
+        let before = self.counts.packets;
+        self.forget(key);
+        self.counts.lost += (before - self.counts.packets) as u64;
+        self.counts.dropped_connections += 1;
+    }
+
+    /// Forgets connections that have arrived before `arrival`. Each call looks at some connections only, because many at once would delay
+    /// heartbeats. Repeated calls come to all connections.
+    pub fn forget_before(&mut self, arrival: u64) {
+        for _ in 0..FORGET_STEP {
+            match self.arrivals.first() {
+                Some(&(first, key)) if first < arrival => self.forget(key),
+                _ => break,
+            }
+        }
+        let blocks = self.packed.as_ref().map_or(0, PackedPackets::blocks);
+        let end = if self.cursor == 0 { blocks } else { self.cursor };
+        // Backwards: a block that becomes small is merged with a neighbour, so blocks with higher numbers change their places.
+        self.cursor = end.saturating_sub(FORGET_STEP);
+        for block in (self.cursor..end).rev() {
+            let old = self
+                .packed
+                .as_ref()
+                .map_or_else(Vec::new, |packed| packed.older(block, arrival));
+            old.into_iter().for_each(|key| self.forget(key));
+        }
+    }
+
     fn remove_entry(&mut self, key: K) {
         if let Some(kept) = self.connections.remove(&key) {
             self.places -= kept.waiting.capacity();
+            self.arrivals.remove(&(kept.arrival, key));
         }
     }
 
@@ -419,8 +432,8 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
         impl Iterator<Item = (K, P)> + use<K, P>,
         BTreeMap<K, CachedConnection<P>>,
     ) {
-        self.wide.clear();
-        self.paired.clear();
+        self.arrivals.clear();
+        self.seconds = 0;
         self.syn_bytes = 0;
         self.places = 0;
         self.counts.packets = 0;

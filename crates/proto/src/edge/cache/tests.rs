@@ -16,7 +16,7 @@ const ROOMY: CacheConfig = CacheConfig {
 };
 
 fn cache(policy: CachePolicy) -> Cache<u32, u32> {
-    Cache::new(CacheConfig { policy, ..ROOMY })
+    Cache::new(CacheConfig { policy, ..ROOMY }, 1)
 }
 
 fn data(seq: u32) -> EdgeSegment {
@@ -45,16 +45,16 @@ fn ack(number: u32) -> EdgeSegment {
 /// Lets segments of connection 1 enter. A packet is represented by its sequence number.
 fn enter(cache: &mut Cache<u32, u32>, segments: &[EdgeSegment]) {
     for segment in segments {
-        cache.on_entering(1, segment, 140, false, || segment.seq.0);
+        cache.on_entering(0, 1, segment, 140, false, || segment.seq.0);
     }
 }
 
 fn leave(cache: &mut Cache<u32, u32>, segment: EdgeSegment) {
-    cache.on_leaving(1, &segment, 40, || segment.ack.unwrap_or_default().0);
+    cache.on_leaving(0, 1, &segment, 40, || segment.ack.unwrap_or_default().0);
 }
 
 fn waiting(cache: &Cache<u32, u32>) -> Vec<u32> {
-    cache.waiting(1).copied().collect()
+    cache.waiting(0, 1).copied().collect()
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn each_policy_holds_what_it_says() {
     let mut lowest = cache(CachePolicy::Lowest);
     enter(&mut lowest, &segments[1..]);
     assert_eq!(waiting(&lowest), [1000]);
-    assert_eq!((lowest.counts().packets, lowest.counts().bytes), (1, 140));
+    assert_eq!((lowest.counts(0).packets, lowest.counts(0).bytes), (1, 140));
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn an_acknowledgement_releases_and_the_highest_is_held() {
         leave(&mut cache, ack(number));
     }
     assert_eq!(waiting(&cache), [] as [u32; 0]);
-    assert_eq!(cache.second(1), Some(&1100));
+    assert_eq!(cache.second(0, 1), Some(&1100));
     enter(&mut cache, &[data(1000)]); // a needless repetition
     assert_eq!(waiting(&cache), [] as [u32; 0]);
 }
@@ -105,12 +105,12 @@ fn data_that_flow_out_are_not_taken_for_acknowledgements() {
         ..ack(number)
     };
     leave(&mut cache, answer(1000));
-    assert_eq!(cache.connections(), 0);
+    assert_eq!(cache.connections(0), 0);
     enter(&mut cache, &[data(1000)]);
     leave(&mut cache, answer(1000));
-    assert_eq!(cache.second(1), None);
+    assert_eq!(cache.second(0, 1), None);
     leave(&mut cache, answer(1100)); // the request is acknowledged by the reply
-    assert_eq!(cache.second(1), Some(&1100));
+    assert_eq!(cache.second(0, 1), Some(&1100));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn the_policy_of_syns_holds_no_acknowledgements() {
     let mut cache = cache(CachePolicy::Syn);
     enter(&mut cache, &[syn(999)]);
     leave(&mut cache, ack(1000));
-    assert_eq!((cache.connections(), cache.counts().packets), (0, 0));
+    assert_eq!((cache.connections(0), cache.counts(0).packets), (0, 0));
 }
 
 #[test]
@@ -133,11 +133,11 @@ fn a_connection_that_ends_is_forgotten() {
         leave(&mut cache, fin(ack(1000)));
         assert_eq!(waiting(&cache), half_closed);
         leave(&mut cache, ack(1201));
-        assert_eq!(cache.connections(), 0, "{policy:?}");
+        assert_eq!(cache.connections(0), 0, "{policy:?}");
     }
     let mut cache = cache(CachePolicy::All);
     leave(&mut cache, fin(ack(1201)));
-    assert_eq!(cache.connections(), 0);
+    assert_eq!(cache.connections(0), 0);
     for reset in [EdgeDirection::Entering, EdgeDirection::Leaving] {
         enter(&mut cache, &[data(1000)]);
         let rst = EdgeSegment {
@@ -148,7 +148,7 @@ fn a_connection_that_ends_is_forgotten() {
             EdgeDirection::Entering => enter(&mut cache, &[rst]),
             EdgeDirection::Leaving => leave(&mut cache, rst),
         }
-        assert_eq!((cache.connections(), cache.counts().bytes), (0, 0));
+        assert_eq!((cache.connections(0), cache.counts(0).bytes), (0, 0));
     }
 }
 
@@ -156,86 +156,136 @@ fn a_connection_that_ends_is_forgotten() {
 fn a_syn_is_held_once_and_another_one_begins_anew() {
     let mut cache = cache(CachePolicy::Lowest);
     enter(&mut cache, &[syn(7), syn(7), syn(7)]);
-    assert_eq!((cache.counts().copied, cache.counts().packets), (3, 1));
+    assert_eq!((cache.counts(0).copied, cache.counts(0).packets), (3, 1));
     enter(&mut cache, &[syn(3_000_000_000)]);
     assert_eq!(waiting(&cache), [3_000_000_000]);
-    assert_eq!(cache.counts().packets, 1);
+    assert_eq!(cache.counts(0).packets, 1);
 }
 
 #[test]
 fn the_last_copy_of_a_repeated_packet_is_held() {
     for policy in [CachePolicy::Lowest, CachePolicy::All] {
-        let mut cache: Cache<u32, u32> = Cache::new(CacheConfig { policy, ..ROOMY });
+        let mut cache: Cache<u32, u32> = Cache::new(CacheConfig { policy, ..ROOMY }, 1);
         for copy in 1..=3 {
-            cache.on_entering(1, &data(1000), 140, true, || copy);
+            cache.on_entering(0, 1, &data(1000), 140, true, || copy);
         }
         let shorter = EdgeSegment {
             len: data(1000).len - 1,
             ..data(1000)
         };
-        cache.on_entering(1, &shorter, 139, false, || 4);
-        assert_eq!(cache.counts().repeated, 1);
-        let drained: Vec<u32> = cache.drain().map(|(.., copy)| copy).collect();
+        cache.on_entering(0, 1, &shorter, 139, false, || 4);
+        assert_eq!(cache.counts(0).repeated, 1);
+        let drained: Vec<u32> = cache.drain(0).map(|(.., copy)| copy).collect();
         assert_eq!(drained, [3], "{policy:?}");
     }
 }
 
 #[test]
-fn at_the_bound_the_least_worth_goes_first() {
-    let mut cache: Cache<u32, u32> = Cache::new(CacheConfig {
+fn when_the_cache_is_full_the_newest_connection_is_dropped() {
+    let config = CacheConfig {
         policy: CachePolicy::All,
-        max_packets: 3,
+        max_packets: 4,
         ..ROOMY
-    });
-    enter(&mut cache, &[data(1000), data(1100)]);
-    leave(&mut cache, ack(1000));
-    enter(&mut cache, &[data(1200)]); // worth no more than the held packets
-    assert_eq!((waiting(&cache), cache.counts().refused), (vec![1000, 1100], 1));
-    cache.on_entering(2, &data(5), 140, false, || 5);
-    assert_eq!((waiting(&cache), cache.second(1)), (vec![1000], Some(&1000)));
-    cache.on_entering(3, &data(6), 140, false, || 6);
-    assert_eq!((waiting(&cache), cache.second(1)), (vec![1000], None));
-    cache.on_entering(4, &data(7), 140, false, || 7);
-    assert_eq!(cache.waiting(4).count(), 0);
-    assert_eq!((cache.counts().evicted, cache.counts().refused), (2, 2));
+    };
+    let mut cache: Cache<u32, u32> = Cache::new(config, 2);
+    let mut enter = |string, key, seq| {
+        cache.on_entering(string, key, &data(seq), 140, false, || seq);
+        let held = [(0, 1), (1, 2), (0, 3)].map(|(string, key)| cache.waiting(string, key).count());
+        let counts = [0, 1].map(|string| cache.counts(string));
+        (
+            held,
+            counts.map(|counts| (counts.lost, counts.dropped_connections)),
+        )
+    };
+    enter(0, 1, 1000);
+    enter(1, 2, 1000);
+    enter(1, 2, 1100);
+    assert_eq!(enter(0, 3, 1000), ([1, 2, 1], [(0, 0), (0, 0)]));
+    // A connection of which nothing is held is the newest.
+    assert_eq!(enter(1, 4, 1000), ([1, 2, 1], [(0, 0), (1, 1)]));
+    assert_eq!(enter(0, 1, 1100), ([2, 2, 0], [(1, 1), (1, 1)]));
+    assert_eq!(
+        enter(0, 1, 1200),
+        ([3, 0, 0], [(1, 1), (3, 2)]),
+        "of the other string"
+    );
+    assert_eq!(enter(0, 1, 1300), ([4, 0, 0], [(1, 1), (3, 2)]));
+    assert_eq!(
+        enter(0, 1, 1400),
+        ([0, 0, 0], [(6, 2), (3, 2)]),
+        "it is the newest itself"
+    );
+}
+
+#[test]
+fn a_packet_that_can_have_no_room_costs_no_other_connection() {
+    let mut cache: Cache<u32, u32> = Cache::new(
+        CacheConfig {
+            max_bytes: 1000,
+            ..ROOMY
+        },
+        1,
+    );
+    cache.on_entering(0, 1, &data(1100), 140, false, || 1);
+    cache.on_entering(0, 2, &data(1), 140, false, || 2);
+    cache.on_entering(0, 1, &data(1000), 1001, false, || 3);
+    assert_eq!((cache.waiting(0, 1).count(), cache.waiting(0, 2).count()), (0, 1));
+    assert_eq!(
+        (cache.counts(0).lost, cache.counts(0).dropped_connections),
+        (1, 1)
+    );
 }
 
 #[test]
 fn a_connection_has_a_bound_and_keeps_its_lowest_packet() {
-    let mut cache: Cache<u32, u32> = Cache::new(CacheConfig {
-        policy: CachePolicy::All,
-        max_connection_bytes: 420,
-        ..ROOMY
-    });
+    let mut cache: Cache<u32, u32> = Cache::new(
+        CacheConfig {
+            policy: CachePolicy::All,
+            max_connection_bytes: 460,
+            ..ROOMY
+        },
+        1,
+    );
     for number in 1..6 {
-        cache.on_entering(1, &data(100 * number), 140, false, || number);
+        cache.on_entering(0, 1, &data(100 * number), 140, false, || number);
     }
-    cache.on_entering(2, &data(1), 500, false, || 7);
-    let waiting = |key| cache.waiting(key).copied().collect::<Vec<_>>();
+    cache.on_entering(0, 2, &data(1), 500, false, || 7);
+    let waiting = |key| cache.waiting(0, key).copied().collect::<Vec<_>>();
     assert_eq!((waiting(1), waiting(2)), (vec![1, 2, 3], vec![7]));
-    assert_eq!(cache.counts().refused, 2);
-    cache.on_leaving(1, &ack(200), 40, || 0);
-    cache.on_entering(1, &data(600), 140, false, || 6);
-    assert_eq!(cache.waiting(1).copied().collect::<Vec<_>>(), [2, 3, 6]);
+    assert_eq!(
+        (cache.counts(0).lost, cache.counts(0).dropped_connections),
+        (2, 0)
+    );
+    cache.on_leaving(0, 1, &ack(200), 40, || 0);
+    cache.on_entering(0, 1, &data(600), 140, false, || 6);
+    assert_eq!(cache.waiting(0, 1).copied().collect::<Vec<_>>(), [2, 3, 6]);
     for number in [2, 3, 4, 1] {
-        cache.on_entering(3, &data(100 * number), 140, false, || number);
+        cache.on_entering(0, 3, &data(100 * number), 140, false, || number);
     }
-    let waiting: Vec<_> = cache.waiting(3).copied().collect();
+    let waiting: Vec<_> = cache.waiting(0, 3).copied().collect();
     assert_eq!(waiting, [1, 2, 3], "a lower packet displaces the highest");
+    // The second packet counts, too.
+    cache.on_leaving(0, 3, &ack(50), 41, || 0);
+    assert_eq!((cache.second(0, 3), cache.counts(0).lost), (None, 4));
+    cache.on_leaving(0, 2, &ack(50), 40, || 0);
+    assert_eq!((cache.second(0, 2), cache.counts(0).lost), (None, 5));
 }
 
 #[test]
 fn a_flood_of_syns_leaves_room_for_connections() {
-    let mut cache: Cache<u32, u32> = Cache::new(CacheConfig {
-        max_bytes: 1400,
-        ..ROOMY
-    });
+    let mut cache: Cache<u32, u32> = Cache::new(
+        CacheConfig {
+            max_bytes: 1400,
+            ..ROOMY
+        },
+        1,
+    );
     for key in 0..1000 {
-        cache.on_entering(key, &syn(1), 140, false, || 0);
+        cache.on_entering(0, key, &syn(1), 140, false, || 0);
     }
-    assert_eq!((cache.counts().packets, cache.counts().refused), (5, 995));
-    cache.on_entering(2000, &data(1), 140, false, || 1);
-    assert_eq!(cache.waiting(2000).count(), 1);
+    assert_eq!((cache.counts(0).packets, cache.counts(0).lost), (5, 995));
+    cache.on_entering(0, 2000, &data(1), 140, false, || 1);
+    assert_eq!(cache.waiting(0, 2000).count(), 1);
 }
 
 #[test]
@@ -244,9 +294,9 @@ fn it_is_emptied_in_an_order_that_helps() {
     enter(&mut cache, &[data(1100), data(1000)]);
     leave(&mut cache, ack(900));
     for number in [5000, 5100] {
-        cache.on_entering(2, &data(number), 100, false, || number);
+        cache.on_entering(0, 2, &data(number), 100, false, || number);
     }
-    let all: Vec<_> = cache.drain().collect();
+    let all: Vec<_> = cache.drain(0).collect();
     let expected = [
         (1, EdgeDirection::Leaving, 900),
         (1, EdgeDirection::Entering, 1000),
@@ -256,7 +306,11 @@ fn it_is_emptied_in_an_order_that_helps() {
     ];
     assert_eq!(all, expected);
     assert_eq!(
-        (cache.connections(), cache.counts().packets, cache.counts().bytes),
+        (
+            cache.connections(0),
+            cache.counts(0).packets,
+            cache.counts(0).bytes
+        ),
         (0, 0, 0)
     );
 }
@@ -288,33 +342,117 @@ proptest! {
         max_connection_bytes in 0..500_usize,
     ) {
         let config = CacheConfig { policy, second, max_bytes, max_packets, max_connection_bytes };
-        let mut cache = Cache::new(config);
+        let mut cache = Cache::new(config, 2);
+        let string_of = |key: u32| (key % 2) as usize;
         for (key, entering, segment) in steps {
             let bytes = 40 + segment.len as usize;
+            let string = string_of(key);
             if entering {
-                cache.on_entering(key, &segment, bytes, is_suspected, || bytes);
+                cache.on_entering(string, key, &segment, bytes, is_suspected, || bytes);
             } else {
-                cache.on_leaving(key, &segment, bytes, || bytes);
+                cache.on_leaving(string, key, &segment, bytes, || bytes);
             }
-            let held: Vec<usize> = (0..3)
-                .flat_map(|key| cache.waiting(key).chain(cache.second(key)).copied().collect::<Vec<_>>())
-                .collect();
-            let counts = cache.counts();
-            prop_assert_eq!((counts.packets, counts.bytes), (held.len(), held.iter().sum()));
-            prop_assert!(counts.peak_packets <= max_packets && counts.peak_bytes <= max_bytes);
             let each = if policy == CachePolicy::Syn { 1 } else { 2 };
-            for key in 0..3 {
-                let packets = cache.waiting(key).chain(cache.second(key)).count();
-                prop_assert!(policy == CachePolicy::All || packets <= each, "{} of connection {}", packets, key);
-                let (count, bytes) = cache.waiting(key).fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
-                prop_assert!(count <= 1 || bytes <= max_connection_bytes, "{} bytes of connection {}", bytes, key);
+            let mut total = (0, 0);
+            for string in 0..2 {
+                let (mut packets, mut bytes, mut connections) = (0, 0, 0);
+                for key in 0..3 {
+                    let held: Vec<_> = cache.waiting(string, key).chain(cache.second(string, key)).copied().collect();
+                    let of_key: usize = held.iter().sum();
+                    prop_assert!(policy == CachePolicy::All || held.len() <= each, "{:?} of connection {}", held, key);
+                    prop_assert!(held.len() <= 1 || of_key <= max_connection_bytes, "{} bytes of connection {}", of_key, key);
+                    (packets, bytes) = (packets + held.len(), bytes + of_key);
+                    connections += usize::from(!held.is_empty());
+                }
+                let counts = cache.counts(string);
+                prop_assert_eq!((counts.packets, counts.bytes, cache.connections(string)), (packets, bytes, connections));
+                total = (total.0 + packets, total.1 + bytes);
+                cache.strings[string].check();
             }
-            let some = (0..3).filter(|key| cache.waiting(*key).next().or(cache.second(*key)).is_some());
-            prop_assert_eq!(some.count(), cache.connections());
+            prop_assert!(total.0 <= max_packets && total.1 <= max_bytes, "{:?}", total);
         }
-        (0..3).for_each(|key| cache.forget(key));
-        prop_assert_eq!((cache.counts().packets, cache.counts().bytes), (0, 0));
-        prop_assert_eq!(cache.store.indexed(), (0, 0, 0));
+        (0..3).for_each(|key| cache.forget(string_of(key), key));
+        for store in &cache.strings {
+            prop_assert_eq!((store.counts.packets, store.counts.bytes), (0, 0));
+            prop_assert_eq!((store.len(), store.seconds(), store.syn_bytes(), store.newest()), (0, 0, 0, None));
+        }
+    }
+
+    /// When the cache is full, the connections of all strings that arrived last are dropped, one by one, until the packet fits.
+    #[test]
+    fn the_newest_connections_are_dropped(
+        steps in prop::collection::vec((0..2_usize, 0..12_u32, 0..20_u32, 20..300_usize, prop::bool::weighted(0.8)), 1..300),
+        max_packets in 1..12_usize,
+        max_bytes in 300..2000_usize,
+        is_packed in any::<bool>(),
+    ) {
+        let config = CacheConfig { max_packets, max_bytes, second: SecondPacket::Newest, ..ROOMY };
+        let mut cache = if is_packed { Cache::packed(config, 2, FORM) } else { Cache::new(config, 2) };
+        // String, connection, sequence number and bytes of each held packet, in the order of the connections' arrival.
+        let mut expected: Vec<(usize, u32, u32, usize)> = Vec::new();
+        let mut dropped = [0, 0];
+        for (string, key, number, bytes, enters) in steps {
+            let at = expected.iter().position(|held| (held.0, held.1) == (string, key));
+            if enters {
+                let segment = data(number * 100);
+                cache.on_entering(string, key, &segment, bytes, false, || written(key, &segment, bytes));
+                let new = (string, key, number, bytes);
+                match at {
+                    Some(at) if number <= expected[at].2 => expected[at] = new,
+                    Some(_) => {}
+                    None => expected.push(new),
+                }
+            } else {
+                cache.on_leaving(string, key, &ack(number * 100), 40, Vec::new);
+                let is_acknowledged = |at: &usize| expected[*at].2 < number;
+                at.filter(is_acknowledged).map(|at| expected.remove(at));
+            }
+            while expected.len() > max_packets || expected.iter().map(|held| held.3).sum::<usize>() > max_bytes {
+                dropped[expected.pop().map_or(0, |newest| newest.0)] += 1;
+            }
+            for string in 0..2 {
+                let of_string = || expected.iter().filter(|held| held.0 == string);
+                let counts = cache.counts(string);
+                prop_assert_eq!(counts.bytes, of_string().map(|held| held.3).sum::<usize>());
+                prop_assert_eq!((counts.lost, counts.dropped_connections), (dropped[string], dropped[string]));
+                let mut packets: Vec<_> = of_string().map(|held| written(held.1, &data(held.2 * 100), held.3)).collect();
+                packets.sort_unstable();
+                let mut held: Vec<_> = cache.clone().drain(string).map(|(.., packet)| packet).collect();
+                held.sort_unstable();
+                prop_assert_eq!(held, packets);
+                cache.strings[string].check();
+            }
+        }
+    }
+
+    /// After enough calls, all connections that arrived earlier are forgotten, and no others.
+    #[test]
+    fn connections_that_are_held_for_long_are_forgotten(
+        keys in prop::collection::vec(0..2000_u32, 1..2000),
+        middle in 0..2000_usize,
+        suspected_from in 0..2000_usize,
+    ) {
+        let config = CacheConfig { second: SecondPacket::Newest, max_packets: 10_000, ..ROOMY };
+        let mut cache: Cache<u32, Vec<u8>> = Cache::packed(config, 1, FORM);
+        let (mut before, mut after) = (BTreeSet::new(), BTreeSet::new());
+        let mut arrivals = 0;
+        for (number, key) in keys.iter().enumerate() {
+            let segment = data(100 * number as u32);
+            cache.on_entering(0, *key, &segment, 140, number >= suspected_from, || written(*key, &segment, 140));
+            if number <= middle {
+                before.insert(*key);
+                arrivals = cache.arrivals();
+            } else if !before.contains(key) {
+                after.insert(*key);
+            }
+        }
+        prop_assert_eq!(cache.connections(0), before.len() + after.len());
+        for _ in 0..200 {
+            cache.forget_until(0, arrivals);
+            cache.strings[0].check();
+        }
+        let held: BTreeSet<_> = cache.drain(0).map(|(key, ..)| key).collect();
+        prop_assert_eq!(held, after);
     }
 
     /// While nothing is acknowledged, as in a failover, the cache holds the lowest of all packets that entered.
@@ -327,11 +465,11 @@ proptest! {
         let mut lowest: BTreeMap<u32, u32> = BTreeMap::new();
         for (key, number) in steps {
             let seq = (u32::MAX - 999).wrapping_add(number * 100);
-            cache.on_entering(key, &data(seq), 140, false, || number);
+            cache.on_entering(0, key, &data(seq), 140, false, || number);
             let least = lowest.entry(key).or_insert(number);
             *least = number.min(*least);
             for (key, least) in &lowest {
-                prop_assert_eq!(cache.waiting(*key).next(), Some(least));
+                prop_assert_eq!(cache.waiting(0, *key).next(), Some(least));
             }
         }
     }
@@ -347,16 +485,16 @@ proptest! {
         for (entering, number) in steps {
             let seq = (u32::MAX - 999).wrapping_add(number * 100);
             if entering {
-                cache.on_entering(1, &data(seq), 140, false, || number);
+                cache.on_entering(0, 1, &data(seq), 140, false, || number);
                 if number >= acknowledged {
                     expected = Some(expected.map_or(number, |held: u32| held.min(number)));
                 }
             } else {
-                cache.on_leaving(1, &ack(seq), 40, || number);
+                cache.on_leaving(0, 1, &ack(seq), 40, || number);
                 acknowledged = acknowledged.max(number);
                 expected = expected.filter(|held| *held >= acknowledged);
             }
-            prop_assert_eq!(cache.waiting(1).next(), expected.as_ref());
+            prop_assert_eq!(cache.waiting(0, 1).next(), expected.as_ref());
         }
     }
 
@@ -371,14 +509,14 @@ proptest! {
         for (entering, number) in steps {
             let seq = (u32::MAX - 999).wrapping_add(number * 100);
             if entering {
-                cache.on_entering(1, &data(seq), 140, false, || number);
+                cache.on_entering(0, 1, &data(seq), 140, false, || number);
                 expected.extend((number >= acknowledged).then_some(number));
             } else {
-                cache.on_leaving(1, &ack(seq), 40, || number);
+                cache.on_leaving(0, 1, &ack(seq), 40, || number);
                 acknowledged = acknowledged.max(number);
                 expected = expected.split_off(&acknowledged);
             }
-            prop_assert!(cache.waiting(1).eq(&expected));
+            prop_assert!(cache.waiting(0, 1).eq(&expected));
         }
     }
 }
@@ -386,16 +524,19 @@ proptest! {
 /// Lets segments of connection 1 enter while its string is suspected.
 fn enter_suspected(cache: &mut Cache<u32, u32>, segments: &[EdgeSegment]) {
     for segment in segments {
-        cache.on_entering(1, segment, 140, true, || segment.seq.0);
+        cache.on_entering(0, 1, segment, 140, true, || segment.seq.0);
     }
 }
 
 fn with_newest(policy: CachePolicy) -> Cache<u32, u32> {
-    Cache::new(CacheConfig {
-        policy,
-        second: SecondPacket::Newest,
-        ..ROOMY
-    })
+    Cache::new(
+        CacheConfig {
+            policy,
+            second: SecondPacket::Newest,
+            ..ROOMY
+        },
+        1,
+    )
 }
 
 fn pure(seq: u32, number: u32) -> EdgeSegment {
@@ -410,10 +551,10 @@ fn pure(seq: u32, number: u32) -> EdgeSegment {
 fn the_lowest_and_the_newest_packet_are_held() {
     let mut cache = with_newest(CachePolicy::Lowest);
     enter_suspected(&mut cache, &[data(1000), data(1000)]);
-    assert_eq!((waiting(&cache), cache.second(1)), (vec![1000], None));
+    assert_eq!((waiting(&cache), cache.second(0, 1)), (vec![1000], None));
     enter_suspected(&mut cache, &[data(1100), data(1200), data(1000), data(1100)]);
-    assert_eq!((waiting(&cache), cache.second(1)), (vec![1000], Some(&1200)));
-    let drained: Vec<_> = cache.drain().collect();
+    assert_eq!((waiting(&cache), cache.second(0, 1)), (vec![1000], Some(&1200)));
+    let drained: Vec<_> = cache.drain(0).collect();
     assert_eq!(
         drained,
         [
@@ -427,10 +568,10 @@ fn the_lowest_and_the_newest_packet_are_held() {
 fn a_packet_that_is_no_longer_the_lowest_may_be_the_newest() {
     let mut cache = with_newest(CachePolicy::Lowest);
     enter_suspected(&mut cache, &[data(1300), data(1000)]);
-    assert_eq!((waiting(&cache), cache.second(1)), (vec![1000], Some(&1300)));
+    assert_eq!((waiting(&cache), cache.second(0, 1)), (vec![1000], Some(&1300)));
     leave(&mut cache, ack(1400));
     assert_eq!(
-        (waiting(&cache), cache.second(1), cache.connections()),
+        (waiting(&cache), cache.second(0, 1), cache.connections(0)),
         (vec![], None, 0)
     );
 }
@@ -439,10 +580,10 @@ fn a_packet_that_is_no_longer_the_lowest_may_be_the_newest() {
 fn an_acknowledgement_alone_is_held_unless_newer_data_are() {
     let mut cache = with_newest(CachePolicy::All);
     enter_suspected(&mut cache, &[pure(1000, 5), pure(1000, 6)]);
-    assert_eq!((cache.second(1), cache.counts().packets), (Some(&1000), 1));
+    assert_eq!((cache.second(0, 1), cache.counts(0).packets), (Some(&1000), 1));
     let mut cache = with_newest(CachePolicy::Lowest);
     enter_suspected(&mut cache, &[data(900), pure(1000, 5), data(1000), pure(1100, 7)]);
-    assert_eq!((waiting(&cache), cache.second(1)), (vec![900], Some(&1000)));
+    assert_eq!((waiting(&cache), cache.second(0, 1)), (vec![900], Some(&1000)));
 }
 
 #[test]
@@ -450,16 +591,23 @@ fn nothing_but_the_lowest_is_held_before_a_suspicion() {
     let mut cache = with_newest(CachePolicy::Lowest);
     enter(&mut cache, &[data(1000), data(1100), pure(1200, 5)]);
     leave(&mut cache, ack(1000));
-    assert_eq!((waiting(&cache), cache.second(1)), (vec![1000], None));
+    assert_eq!((waiting(&cache), cache.second(0, 1)), (vec![1000], None));
     let mut syns = with_newest(CachePolicy::Syn);
     enter_suspected(&mut syns, &[syn(999), data(1000), pure(1100, 5)]);
-    assert_eq!((waiting(&syns), syns.second(1)), (vec![999], None));
+    assert_eq!((waiting(&syns), syns.second(0, 1)), (vec![999], None));
 }
 
-/// How the tests write a packet of connection `key` as bytes: the key, the packet's numbers and flags, and zeros up to the packet's length.
+/// How the tests write a packet of connection `key` as bytes: the key, the packet's numbers, flags and length, and zeros.
 const FORM: PacketBytes<u32, Vec<u8>> = PacketBytes {
     bytes: |packet| packet,
     packet: <[u8]>::to_vec,
+    length: |packet| {
+        packet
+            .get(13..)?
+            .first_chunk()
+            .copied()
+            .map(|word| u16::from_be_bytes(word).into())
+    },
     key: |packet| packet.first_chunk().copied().map(u32::from_be_bytes),
     segment: |packet| {
         let word = |at: usize| packet.get(at..)?.first_chunk().copied().map(u32::from_be_bytes);
@@ -478,13 +626,14 @@ fn written(key: u32, segment: &EdgeSegment, bytes: usize) -> Vec<u8> {
     let words = [key, segment.seq.0, segment.len];
     let mut packet: Vec<u8> = words.into_iter().flat_map(u32::to_be_bytes).collect();
     packet.push(u8::from(segment.syn) | u8::from(segment.fin) << 1);
+    packet.extend((bytes as u16).to_be_bytes());
     packet.resize(bytes, 0);
     packet
 }
 
 /// A random packet of one of `keys` connections: most packets are small, some are too long to be packed.
 fn packet_of(keys: u32) -> impl Strategy<Value = (u32, bool, EdgeSegment, usize)> {
-    let bytes = prop_oneof![6 => 13..80_usize, 2 => 80..513_usize, 1 => 513..600_usize];
+    let bytes = prop_oneof![6 => 15..80_usize, 2 => 80..513_usize, 1 => 513..600_usize];
     let numbers = (0..5_u32).prop_map(|number| (u32::MAX - 199).wrapping_add(number * 100));
     let flags =
         prop_oneof![8 => Just(0), 8 => Just(1), 1 => Just(2), 1 => Just(3), 1 => Just(4), 1 => Just(5)];
@@ -525,27 +674,34 @@ proptest! {
         max_connection_bytes in prop_oneof![1 => 0..1000_usize, 2 => Just(1_000_000)],
     ) {
         let config = CacheConfig { policy, second, max_bytes, max_packets, max_connection_bytes };
-        let (mut plain, mut packed) = (Cache::new(config), Cache::packed(config, FORM));
-        let without_memory = |cache: &Cache<u32, Vec<u8>>| CacheCounts { memory: 0, peak_memory: 0, ..cache.counts() };
+        let (mut plain, mut packed) = (Cache::new(config, 2), Cache::packed(config, 2, FORM));
+        let without_memory = |cache: &Cache<u32, Vec<u8>>| {
+            [0, 1].map(|string| CacheCounts { memory: 0, peak_memory: 0, ..cache.counts(string) })
+        };
+        let sizes = |cache: &Cache<u32, Vec<u8>>| [0, 1].map(|string| (cache.connections(string), cache.leaving(string)));
         for (number, (key, entering, segment, bytes)) in steps.into_iter().enumerate() {
             let packet = || written(key, &segment, bytes);
+            let string = (key % 2) as usize;
             if entering {
                 let is_suspected = number >= suspected_from;
-                plain.on_entering(key, &segment, bytes, is_suspected, packet);
-                packed.on_entering(key, &segment, bytes, is_suspected, packet);
+                plain.on_entering(string, key, &segment, bytes, is_suspected, packet);
+                packed.on_entering(string, key, &segment, bytes, is_suspected, packet);
             } else {
-                let released = plain.on_leaving(key, &segment, bytes, packet);
-                prop_assert_eq!(packed.on_leaving(key, &segment, bytes, packet), released);
+                let released = plain.on_leaving(string, key, &segment, bytes, packet);
+                prop_assert_eq!(packed.on_leaving(string, key, &segment, bytes, packet), released);
             }
             prop_assert_eq!(without_memory(&packed), without_memory(&plain));
-            prop_assert_eq!((packed.connections(), packed.leaving()), (plain.connections(), plain.leaving()));
-            prop_assert!(policy != CachePolicy::Lowest || plain.counts().packets <= 2 * plain.connections());
+            prop_assert_eq!(sizes(&packed), sizes(&plain));
+            let most = 2 * plain.connections(string);
+            prop_assert!(policy != CachePolicy::Lowest || plain.counts(string).packets <= most);
         }
-        let alone = packed.store.check();
-        let is_small = |kept: &&CachedConnection<Vec<u8>>| kept.waiting.iter().all(|held| held.bytes <= 512);
-        let small = plain.store.connections.values().filter(is_small).count();
-        prop_assert!(alone <= small && (policy != CachePolicy::Syn || alone == small));
-        prop_assert!(packed.drain().eq(plain.drain()));
-        prop_assert_eq!(packed.counts().memory, plain.counts().memory);
+        for string in 0..2 {
+            let alone = packed.strings[string].check();
+            let is_small = |kept: &&CachedConnection<Vec<u8>>| kept.waiting.iter().all(|held| held.bytes <= 512);
+            let small = plain.strings[string].connections.values().filter(is_small).count();
+            prop_assert!(alone <= small && (policy != CachePolicy::Syn || alone == small));
+            prop_assert!(packed.drain(string).eq(plain.drain(string)));
+            prop_assert_eq!(packed.counts(string).memory, plain.counts(string).memory);
+        }
     }
 }

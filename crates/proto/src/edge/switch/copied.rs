@@ -14,6 +14,7 @@ const V6_HEADER: usize = 40;
 pub(super) const COPIES: PacketBytes<FlowKey, Vec<u8>> = PacketBytes {
     bytes: |packet| packet,
     packet: <[u8]>::to_vec,
+    length: packet_length,
     key: entering_key,
     segment: |packet| read(packet, EdgeDirection::Entering).map(|(_, segment)| segment),
 };
@@ -35,6 +36,16 @@ pub(super) fn read(packet: &[u8], way: EdgeDirection) -> Option<(FlowKey, EdgeSe
         rst: segment.flags.rst,
     };
     Some((FlowKey { near, far }, parts))
+}
+
+/// The length of an IP packet, from its header.
+fn packet_length(bytes: &[u8]) -> Option<usize> {
+    let word = |at: usize| bytes.get(at..)?.first_chunk().copied().map(u16::from_be_bytes);
+    match bytes.first()? >> 4 {
+        4 => word(2).map(usize::from),
+        6 => Some(V6_HEADER + usize::from(word(4)?)),
+        _ => None,
+    }
 }
 
 /// The flow of an entering packet that [`read`] has accepted before. The cache calls this function many times per search, so packets

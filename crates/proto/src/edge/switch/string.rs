@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::beat::StringBeat;
-use super::copied::COPIES;
-use super::flow::{FlowKey, TrafficSample};
+use super::flow::TrafficSample;
 use super::kept::{AdoptedString, StringSteering};
 use super::queue::PacketQueue;
 use crate::Instant;
+use crate::edge::cache::CacheCounts;
 use crate::edge::phase::{PhaseEvent, StringPhase};
 use crate::edge::{CopiedPackets, InvalidRecovery, LocalRecovery, RecoveryConfig, StringState};
 use crate::path::damping::Damping;
@@ -42,7 +42,7 @@ pub(super) enum CommandState {
 pub(super) struct EdgeString {
     pub config: EdgeStringConfig,
     pub phase: StringPhase,
-    pub recovery: LocalRecovery<FlowKey, Vec<u8>>,
+    pub recovery: LocalRecovery,
     /// Number of the string's failures that the edges have counted.
     pub epoch: u64,
     /// Whether the cable at the string's port carries a signal.
@@ -124,8 +124,10 @@ pub struct StringView {
     pub cache_memory: usize,
     /// Maximum of `cache_memory` so far.
     pub cache_memory_max: usize,
-    /// Number of packets that found no room in the cache, or were evicted for others.
+    /// Number of packets that found no room in the cache, or that were dropped to make room.
     pub cache_lost: u64,
+    /// Number of connections all of whose packets were dropped because the cache was full.
+    pub cache_dropped_connections: u64,
     /// Number of packets that were sent again into strings.
     pub resent_entering: u64,
     /// Number of packets that were sent again to the outside, counting each copy.
@@ -138,6 +140,7 @@ pub struct StringView {
 impl EdgeString {
     pub fn new(
         config: EdgeStringConfig,
+        index: usize,
         recovery: RecoveryConfig,
         adopted: AdoptedString,
         now: Instant,
@@ -147,7 +150,7 @@ impl EdgeString {
             StringSteering::Held => StringPhase::Failing,
             StringSteering::Down => StringPhase::Down,
         };
-        let mut recovery = LocalRecovery::packed(recovery, COPIES, now)?;
+        let mut recovery = LocalRecovery::new(recovery, index, now)?;
         if phase == StringPhase::Failing {
             recovery.on_declared();
         }
@@ -191,15 +194,18 @@ impl EdgeString {
             StringPhase::Up | StringPhase::Suspect | StringPhase::Blind if !self.recovery.is_caching() => {
                 CopiedPackets::None
             }
-            StringPhase::Up => CopiedPackets::Needed,
-            // Perhaps only the other edge's process has died. In that case packets still pass, and copies of the needed packets suffice.
-            StringPhase::Blind if self.passes_since.is_some() || !self.recovery.has_failed() => {
-                CopiedPackets::Needed
-            }
-            StringPhase::Suspect | StringPhase::Blind | StringPhase::Failing => {
-                self.recovery.copies_when_suspected()
-            }
+            _ if self.passes() => CopiedPackets::Needed,
             StringPhase::Down => CopiedPackets::None,
+            _ => self.recovery.copies_when_suspected(),
+        }
+    }
+
+    /// Whether packets seem to pass the string. In the state Blind, perhaps only the other edge's process has died.
+    pub fn passes(&self) -> bool {
+        match self.phase {
+            StringPhase::Up => true,
+            StringPhase::Blind => self.passes_since.is_some() || !self.recovery.has_failed(),
+            StringPhase::Suspect | StringPhase::Failing | StringPhase::Down => false,
         }
     }
 
@@ -278,8 +284,7 @@ impl EdgeString {
         u64::try_from(beats).unwrap_or(u64::MAX).saturating_sub(1)
     }
 
-    pub fn view(&self, now: Instant, interval: Duration, is_heard: bool) -> StringView {
-        let cache = self.recovery.counts().cache;
+    pub fn view(&self, now: Instant, interval: Duration, is_heard: bool, cache: &CacheCounts) -> StringView {
         StringView {
             name: self.config.name.clone(),
             phase: self.phase,
@@ -297,7 +302,8 @@ impl EdgeString {
             cached_bytes_max: cache.peak_bytes,
             cache_memory: cache.memory,
             cache_memory_max: cache.peak_memory,
-            cache_lost: cache.refused + cache.evicted,
+            cache_lost: cache.lost,
+            cache_dropped_connections: cache.dropped_connections,
             resent_entering: self.resent_entering,
             resent_leaving: self.resent_leaving,
             left_to_senders: self.left_to_senders,
