@@ -62,7 +62,9 @@ struct edge_string {
 	__u32 caching_epoch;    /* 0: no copies. Otherwise the number of the current period of caching, unique over all strings. */
 	__u32 cap;              /* most bytes that the window in a leaving packet may offer; 0: no limit */
 	__u32 copies_entering;  /* 1: while caching_epoch is not 0, all entering packets are copied, needed or not */
-	__u64 epoch;            /* number of the string's last failure; kept for a later agent */
+	__u64 epoch;            /* number of the string's last failure; kept for a later agent, as the next two */
+	__u64 lost_ns;          /* when both edges last ceased to hear the string, CLOCK_MONOTONIC; 0: they always heard it */
+	__u64 hold_ns;          /* how long they must hear it before it returns */
 	/* Link-layer addresses. The agent stores each as one word: the six bytes of the address, a zero byte, a byte 1. 0: not known. */
 	__u64 own_link;         /* of this port */
 	__u64 link_v4;          /* of the IPv4 next hop */
@@ -233,8 +235,8 @@ struct edge_sweep {
 
 #ifdef __bpf__
 _Static_assert(sizeof(struct edge_port) == 8, "edge_port");
-_Static_assert(sizeof(struct edge_string) == 208, "edge_string");
-_Static_assert(sizeof(struct edge_state) == 64 + 8 * 208 + 1024, "edge_state");
+_Static_assert(sizeof(struct edge_string) == 224, "edge_string");
+_Static_assert(sizeof(struct edge_state) == 64 + 8 * 224 + 1024, "edge_state");
 _Static_assert(sizeof(struct edge_subnet) == 20, "edge_subnet");
 _Static_assert(sizeof(struct edge_flow_key) == 40, "edge_flow_key");
 _Static_assert(sizeof(struct edge_flow) == 56, "edge_flow");

@@ -54,6 +54,8 @@ pub(super) struct StringMemory {
     pub cap: u32,
     pub copies_entering: u32,
     pub epoch: u64,
+    pub lost_ns: u64,
+    pub hold_ns: u64,
     pub own_link: u64,
     pub link_v4: u64,
     pub link_v6: u64,
@@ -219,8 +221,8 @@ impl Swept {
 
 // The C side asserts the same numbers.
 const _: () = assert!(size_of::<PortState>() == 8);
-const _: () = assert!(size_of::<StringMemory>() == 208);
-const _: () = assert!(size_of::<EdgeState>() == 64 + 8 * 208 + 1024);
+const _: () = assert!(size_of::<StringMemory>() == 224);
+const _: () = assert!(size_of::<EdgeState>() == 64 + 8 * 224 + 1024);
 
 #[cfg(test)]
 mod tests {

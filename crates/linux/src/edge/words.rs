@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use memmap2::MmapRaw;
+use proto::Instant;
 use proto::edge::CopiedPackets;
 use proto::edge::switch::{KeptString, StringSteering};
 
@@ -58,9 +59,24 @@ impl StateWords {
         unsafe { AtomicU32::from_ptr(field(self.string(index))) }
     }
 
+    fn string_word64(&self, index: usize, field: impl FnOnce(*mut StringMemory) -> *mut u64) -> &AtomicU64 {
+        // SAFETY: as for `string_word`.
+        unsafe { AtomicU64::from_ptr(field(self.string(index))) }
+    }
+
     fn epoch_word(&self, index: usize) -> &AtomicU64 {
-        // SAFETY: as for `word32`.
-        unsafe { AtomicU64::from_ptr(&raw mut (*self.string(index)).epoch) }
+        // SAFETY: the field is a field of the string's state.
+        self.string_word64(index, |state| unsafe { &raw mut (*state).epoch })
+    }
+
+    fn lost_word(&self, index: usize) -> &AtomicU64 {
+        // SAFETY: the field is a field of the string's state.
+        self.string_word64(index, |state| unsafe { &raw mut (*state).lost_ns })
+    }
+
+    fn hold_word(&self, index: usize) -> &AtomicU64 {
+        // SAFETY: the field is a field of the string's state.
+        self.string_word64(index, |state| unsafe { &raw mut (*state).hold_ns })
     }
 
     /// Stores the ports and settings of a plan. The strings' steering, generations and caps stay, and so does what `keep` stored.
@@ -184,12 +200,20 @@ impl StateWords {
         self.epoch_word(string).store(kept.epoch, Ordering::SeqCst);
         self.was_up_word(string)
             .store(kept.was_up.into(), Ordering::SeqCst);
+        let (lost, hold) = kept.last_loss.map_or((0, 0), |(at, hold)| {
+            (at.as_nanos(), u64::try_from(hold.as_nanos()).unwrap_or(u64::MAX))
+        });
+        self.hold_word(string).store(hold, Ordering::SeqCst);
+        self.lost_word(string).store(lost, Ordering::SeqCst);
     }
 
     pub(super) fn kept(&self, string: usize) -> KeptString {
+        let lost = self.lost_word(string).load(Ordering::SeqCst);
+        let hold = Duration::from_nanos(self.hold_word(string).load(Ordering::SeqCst));
         KeptString {
             epoch: self.epoch_word(string).load(Ordering::SeqCst),
             was_up: self.was_up_word(string).load(Ordering::SeqCst) != 0,
+            last_loss: (lost > 0).then(|| (Instant::from_nanos(lost), hold)),
         }
     }
 

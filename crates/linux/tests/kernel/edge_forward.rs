@@ -3,7 +3,9 @@
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::process::Command;
+use std::time::Duration;
 
+use proto::Instant;
 use proto::edge::CopiedPackets;
 use proto::edge::cache::CachePolicy;
 use proto::edge::switch::{KeptString, StringSteering};
@@ -281,6 +283,7 @@ fn a_successor_goes_on_with_the_flows() {
     let kept = KeptString {
         epoch: 17,
         was_up: true,
+        last_loss: Some((Instant::from_nanos(5_000_000_007), Duration::from_secs(16))),
     };
     edge.keep(1, kept);
     edge.set_cap(0, Some(30_000));

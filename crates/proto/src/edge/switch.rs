@@ -500,6 +500,7 @@ impl EdgeSwitch {
             let one = &mut self.strings[index];
             if one.phase != StringPhase::Suspect {
                 one.damping.on_look(now, is_good, one.was_up);
+                self.keep(index);
             }
         }
         for index in 0..self.strings.len() {
@@ -591,12 +592,15 @@ impl EdgeSwitch {
         let has_command = self.config.has_command;
         let one = &mut self.strings[index];
         one.epoch = epoch;
+        let was_usable = one.phase.is_usable();
+        if was_usable {
+            one.damping.on_look(now, false, true);
+        }
         self.keep(index);
-        let one = &mut self.strings[index];
-        if !one.phase.is_usable() {
+        if !was_usable {
             return;
         }
-        one.damping.on_look(now, false, true);
+        let one = &mut self.strings[index];
         one.recovery.on_declared();
         one.failed_at = Some(now);
         one.flows_at_failure = one.traffic.active;
@@ -672,10 +676,17 @@ impl EdgeSwitch {
         self.send_due(now);
     }
 
+    /// Stores what a later agent must know of a string, if it has changed.
     fn keep(&mut self, index: usize) {
-        let EdgeString { epoch, was_up, .. } = self.strings[index];
-        self.actions
-            .push_back(EdgeAction::Keep(index, KeptString { epoch, was_up }));
+        let one = &mut self.strings[index];
+        let kept = KeptString {
+            epoch: one.epoch,
+            was_up: one.was_up,
+            last_loss: one.damping.last_loss(),
+        };
+        if std::mem::replace(&mut one.kept, kept) != kept {
+            self.actions.push_back(EdgeAction::Keep(index, kept));
+        }
     }
 
     /// Queues the cached packets of a string for the string `to`. If `to` is `None`, queues each packet for the string to which its flow

@@ -25,6 +25,23 @@ pub(crate) struct Damping {
 }
 
 impl Damping {
+    /// The history of a path that was lost at `at` and must work for `hold` before it is trusted again. It does not work yet.
+    pub(crate) const fn after_loss(at: Instant, hold: Duration) -> Self {
+        Self {
+            losses: 1,
+            is_bad: true,
+            was_good: true,
+            lost_at: Some(at),
+            good_since: None,
+            hold,
+        }
+    }
+
+    /// The arguments with which [`after_loss`](Self::after_loss) continues this history. `None` without a loss.
+    pub(crate) fn last_loss(&self) -> Option<(Instant, Duration)> {
+        Some((self.lost_at?, self.hold))
+    }
+
     /// Notes whether the path works now. `is_known`: there was enough time to find out. A path that has never worked cannot be lost.
     pub(crate) fn on_look(&mut self, now: Instant, is_good: bool, is_known: bool) {
         if is_good && (self.is_bad || !self.was_good) {
@@ -92,6 +109,26 @@ mod tests {
         damping.on_look(at(now + 1), true, true);
         assert!(!damping.is_steady(at(now + 1000)) && damping.is_steady(at(now + 1001)));
         assert_eq!(damping.losses(), 25);
+    }
+
+    #[test]
+    fn a_history_that_is_continued_holds_as_long() {
+        let mut damping = Damping::default();
+        assert_eq!(damping.last_loss(), None);
+        for second in 0..4 {
+            damping.on_look(at(10_000 * second), true, true);
+            damping.on_look(at(10_000 * second + 9000), false, true);
+        }
+        let (lost_at, hold) = damping.last_loss().expect("it was lost");
+        assert_eq!((lost_at, hold), (at(39_000), Duration::from_secs(8)));
+        let mut later = Damping::after_loss(lost_at, hold);
+        assert!(!later.is_steady(at(60_000)));
+        for one in [&mut damping, &mut later] {
+            one.on_look(at(60_000), true, true);
+            assert!(!one.is_steady(at(67_999)) && one.is_steady(at(68_000)));
+            one.on_look(at(90_000), false, true);
+            assert_eq!(one.last_loss(), Some((at(90_000), Duration::from_secs(16))));
+        }
     }
 
     #[test]

@@ -1,5 +1,9 @@
 //! The part of a string's state that is stored in the data path. It outlives the agent.
 
+use std::time::Duration;
+
+use crate::Instant;
+
 /// How the data path handles the packets of a string's flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StringSteering {
@@ -18,6 +22,8 @@ pub struct KeptString {
     pub epoch: u64,
     /// Whether both edges have ever heard the string.
     pub was_up: bool,
+    /// When both edges last ceased to hear the string, and how long they must hear it before it returns. `None` if they always heard it.
+    pub last_loss: Option<(Instant, Duration)>,
 }
 
 /// The state of a string that an earlier agent left in the data path.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::beat::StringBeat;
 use super::flow::TrafficSample;
-use super::kept::{AdoptedString, StringSteering};
+use super::kept::{AdoptedString, KeptString, StringSteering};
 use super::queue::PacketQueue;
 use crate::Instant;
 use crate::edge::cache::CacheCounts;
@@ -62,6 +62,8 @@ pub(super) struct EdgeString {
     pub damping: Damping,
     /// Whether both edges have ever heard the string, also before this agent started. If not, the string has no flows to save.
     pub was_up: bool,
+    /// The values that were last stored for a later agent.
+    pub kept: KeptString,
     /// When an entering packet was first acknowledged since the string became Blind: no heartbeat arrives, but nobody has declared a
     /// failure. The acknowledgement proves that packets pass in both directions.
     pub passes_since: Option<Instant>,
@@ -166,8 +168,12 @@ impl EdgeString {
             last_sign: None,
             heard_since: None,
             peer: None,
-            damping: Damping::default(),
+            damping: adopted
+                .kept
+                .last_loss
+                .map_or_else(Damping::default, |(at, hold)| Damping::after_loss(at, hold)),
             was_up: adopted.kept.was_up,
+            kept: adopted.kept,
             passes_since: None,
             silent_at: Some(now),
             failed_at: (phase == StringPhase::Failing).then_some(now),

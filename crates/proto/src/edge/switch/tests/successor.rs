@@ -96,3 +96,41 @@ fn a_successor_without_rate_control_caps_nothing() {
     world.run(1);
     assert_eq!(world.sides[0].caps, [None; 2]);
 }
+
+/// The time after which a string returns doubles with each failure, also if an agent is replaced in between.
+#[test]
+fn a_successor_knows_the_earlier_failures() {
+    let mut world = TwoEdges::new(&config());
+    world.run(500);
+    for hold in [1000, 2000, 4000] {
+        world.passes[0] = [false; 2];
+        world.run(100);
+        assert_eq!(world.phases(), [[Down, Up], [Down, Up]]);
+        for side in &mut world.sides {
+            side.restart(&config(), world.now);
+        }
+        world.run(100);
+        world.passes[0] = [true; 2];
+        world.run(hold - 50);
+        assert_eq!(world.phases(), [[Down, Up], [Down, Up]], "{hold}");
+        world.run(100);
+        assert_eq!(world.phases(), [[Up, Up], [Up, Up]], "{hold}");
+    }
+}
+
+/// An agent that is replaced while all strings work counts no failure.
+#[test]
+fn a_successor_counts_no_failure_of_its_own() {
+    let mut world = TwoEdges::new(&config());
+    world.run(500);
+    for side in &mut world.sides {
+        side.restart(&config(), world.now);
+    }
+    world.run(500);
+    for side in &world.sides {
+        assert_eq!(
+            side.kept.iter().map(|kept| kept.last_loss).collect::<Vec<_>>(),
+            [None; 2]
+        );
+    }
+}
