@@ -9,6 +9,7 @@ mod death;
 mod edge_flood;
 mod edge_forward;
 mod edge_model;
+mod edge_vlan;
 mod flood;
 mod frame_age;
 mod gate;

@@ -60,9 +60,18 @@ impl FrameTap {
 
     /// As [`put`](Self::put), but returns false if there is no room.
     pub fn offer(&self, to: [u8; 6], from: [u8; 6], packet: &[u8]) -> bool {
+        self.offer_tagged(to, from, &[], packet)
+    }
+
+    /// As [`offer`](Self::offer), with VLAN tags, the outer one first.
+    pub fn offer_tagged(&self, to: [u8; 6], from: [u8; 6], vlans: &[u16], packet: &[u8]) -> bool {
         let mut frame = vec![0; VIRTIO_HEADER];
         frame.extend(to);
         frame.extend(from);
+        for vlan in vlans {
+            frame.extend([0x81, 0x00]);
+            frame.extend(vlan.to_be_bytes());
+        }
         let ether_type: u16 = if packet[0] >> 4 == 4 { 0x0800 } else { 0x86dd };
         frame.extend(ether_type.to_be_bytes());
         frame.extend(packet);
