@@ -37,6 +37,8 @@ const PORT: u64 = 7_401;
 const HEARTBEAT_MS: u64 = 10;
 const SUSPECT_AFTER: u64 = 2;
 const FAILED_AFTER: u64 = 3;
+/// Packets are always cached: a failover may be over before the second missing heartbeat (`docs/edge.md`).
+const CACHING_AFTER: u64 = 0;
 const MAX_MB: u64 = 64;
 const MAX_PACKETS: u64 = 200_000;
 /// Default limit of what policy `all` caches of one connection. The receive window of most connections is smaller.
@@ -141,12 +143,11 @@ pub struct CacheSettings {
     pub second: SecondPacket,
     /// Whether packets are cached even while no string is suspected.
     pub is_always: bool,
-    /// Limit of the bytes of cached packets, per string.
+    /// Limit of the bytes of cached packets, of all strings together.
     pub max_bytes: usize,
-    /// Limit of the number of cached packets, per string.
+    /// Limit of the number of cached packets, of all strings together.
     pub max_packets: usize,
-    /// Limit of the bytes of one connection's cached entering packets. The limit matters only with policy `all`: the other policies hold
-    /// one such packet and the second packet.
+    /// Limit of the bytes of one connection's cached packets. The lowest packet alone may be larger.
     pub max_connection_bytes: usize,
 }
 
@@ -484,7 +485,7 @@ fn recovery(
     let suspect = u64::from(heartbeat.suspect_after);
     let after = table
         .optional("caching_after", integer(0..=100))
-        .unwrap_or(suspect);
+        .unwrap_or(CACHING_AFTER);
     if after != 0 && after != suspect {
         table.problem(
             "caching_after",
@@ -715,7 +716,9 @@ weight = 0
         let settings = parse(GOOD).unwrap();
         assert_eq!(settings.state_dir, Path::new("/run/steadfast/r1"));
         assert_eq!(settings.heartbeat.interval, Duration::from_millis(10));
-        assert!(!settings.recovery.unwrap().is_always);
+        assert!(settings.recovery.unwrap().is_always);
+        let late = format!("{GOOD}[recovery]\ncaching_after = 2\n");
+        assert!(!parse(&late).unwrap().recovery.unwrap().is_always);
         assert_eq!(settings.outside_vlan, None);
         let tagged = GOOD.replace("interface = \"eth0\"", "interface = \"eth0\"\nvlan = 7");
         assert_eq!(parse(&tagged).unwrap().outside_vlan, Some(7));
