@@ -1,8 +1,8 @@
 //! The eBPF programs' knowledge of the cache: which sequence numbers of one flow the cache holds.
 //!
 //! The programs copy a packet only if it may change what the cache holds of its flow. So most packets of a failing string cost no copy. The
-//! mirror does not learn that the cache refused a packet for lack of memory. So a shorter retransmission of the refused packet is not
-//! copied, and the cache needs enough memory.
+//! mirror does not learn that the cache dropped or forgot a connection. So higher packets of this connection are not copied until the packet
+//! that was held is acknowledged or repeated, and the cache needs enough memory.
 //!
 //! The mirror does not know the newest entering packet ([`SecondPacket::Newest`]). So with `Newest`, all entering packets are copied while
 //! the string is suspected, except with [`CachePolicy::Syn`].
