@@ -4,7 +4,7 @@
 //!   blocks    ┌ arrival, packet, arrival, packet, … ┐  ┌ arrival, packet, … ┐       in the order of the connections
 //! ```
 //!
-//! An arrival is the connection's number in the order in which the cache began to hold packets; of this number, the low four bytes are
+//! An arrival is the connection's number in the order in which the cache began to hold packets; of this number, the low three bytes are
 //! stored. The packet's length, connection and sequence numbers are read from the packet itself. So a flood of SYNs costs little more than
 //! the SYNs' bytes.
 
@@ -20,7 +20,10 @@ const MERGED_BYTES: usize = BLOCK_BYTES / 4 * 3;
 /// The allocation of a block grows and shrinks in steps of this many bytes, except when blocks are split or merged.
 const STEP_BYTES: usize = 64;
 /// Size in bytes of the arrival before each packet.
-const ARRIVAL: usize = 4;
+const ARRIVAL: usize = 3;
+/// The bits of an arrival that are stored. No more connections than this arrive while a packet is held: the cache holds a packet for some
+/// seconds.
+const ARRIVAL_MASK: u32 = (1 << (8 * ARRIVAL)) - 1;
 
 /// Functions that convert packets to bytes and back, and that read from the bytes the parts which the cache needs.
 #[derive(Debug)]
@@ -105,7 +108,8 @@ fn records(
     std::iter::from_fn(move || {
         let (low, rest) = block.get(at..)?.split_first_chunk::<ARRIVAL>()?;
         // The stored bytes are those of `latest`, or of a number before it.
-        let before = (latest as u32).wrapping_sub(u32::from_ne_bytes(*low));
+        let [low, middle, high] = *low;
+        let before = (latest as u32).wrapping_sub(u32::from_le_bytes([low, middle, high, 0])) & ARRIVAL_MASK;
         let record = PackedRecord {
             arrival: latest.saturating_sub(before.into()),
             packet: rest.get(..length(rest)?)?,
@@ -119,7 +123,7 @@ fn records(
 fn insert_at(block: &mut Vec<u8>, at: usize, arrival: u64, packet: &[u8]) {
     let needed = block.len() + ARRIVAL + packet.len();
     block.reserve_exact(needed.next_multiple_of(STEP_BYTES) - block.len());
-    block.extend((arrival as u32).to_ne_bytes());
+    block.extend(&arrival.to_le_bytes()[..ARRIVAL]);
     block.extend(packet);
     block[at..].rotate_right(ARRIVAL + packet.len());
 }
