@@ -118,6 +118,7 @@ fn counters(wire: &SctpWire, associations: AssociationCounts) -> CounterStatus {
         ("received_packets", sockets.received),
         ("sent_packets", sockets.sent),
         ("sent_batches", sockets.batches),
+        ("unbatched_sockets", sockets.unbatched),
         ("inits", endpoint.inits),
         ("refused_inits", endpoint.refused_inits),
         ("forged_cookies", endpoint.forged_cookies),

@@ -69,8 +69,10 @@ pub struct WireCounts {
     pub refused: u64,
     /// Packets that the kernel refused to send.
     pub unsent: u64,
-    /// System calls that sent.
+    /// Batches that were sent.
     pub batches: u64,
+    /// Sockets that send each packet alone, because the kernel refused a batch.
+    pub unbatched: u64,
 }
 
 /// A batch of packets to one destination, while it is being collected.
@@ -258,7 +260,11 @@ impl SctpWire {
             let target = SocketAddr::new(to, source.port);
             let (bytes, segment) = (&self.batch.bytes, self.batch.segment);
             self.counts.batches += 1;
-            match self.sockets[source.local].send(target, bytes, segment) {
+            let socket = &mut self.sockets[source.local];
+            let could_cut = socket.cuts();
+            let sent = socket.send(target, bytes, segment);
+            self.counts.unbatched += u64::from(could_cut && !socket.cuts());
+            match sent {
                 Ok(()) => {
                     self.counts.sent += self.batch.count as u64;
                     self.counts.sent_bytes += bytes.len() as u64;

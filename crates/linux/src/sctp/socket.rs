@@ -30,7 +30,8 @@ pub(super) struct SctpSocket {
     address: IpAddr,
     /// True for a raw IP socket, false for a UDP socket.
     is_raw: bool,
-    /// The kernel can cut a batch into datagrams (`UDP_SEGMENT`), so one call can send several datagrams. True for UDP sockets.
+    /// The kernel can cut a batch into datagrams (`UDP_SEGMENT`), so one call can send several datagrams. True for UDP sockets, until the
+    /// kernel refuses a batch.
     cuts: bool,
 }
 
@@ -128,13 +129,27 @@ impl SctpSocket {
     /// Sends one packet, which may be fragmented on its way.
     pub fn send_fragmented(&self, to: SocketAddr, packet: &[u8]) -> io::Result<()> {
         self.set_fragmenting(true)?;
-        let sent = self.send(to, packet, packet.len());
+        let sent = self.send_patiently(to, packet, packet.len());
         self.set_fragmenting(false)?;
         sent
     }
 
     /// Sends the packets in `batch`. Each has `segment` bytes, except the last one, which may be shorter.
-    pub fn send(&self, to: SocketAddr, batch: &[u8], segment: usize) -> io::Result<()> {
+    ///
+    /// The kernel cannot cut a batch for every route. It then refuses the batch, but it sends single datagrams. So they are sent one by one
+    /// from then on.
+    pub fn send(&mut self, to: SocketAddr, batch: &[u8], segment: usize) -> io::Result<()> {
+        match self.send_patiently(to, batch, segment) {
+            Err(error) if batch.len() > segment && is_cutting_refused(&error) => {
+                self.cuts = false;
+                let mut packets = batch.chunks(segment);
+                packets.try_for_each(|packet| self.send_patiently(to, packet, segment))
+            }
+            done => done,
+        }
+    }
+
+    fn send_patiently(&self, to: SocketAddr, batch: &[u8], segment: usize) -> io::Result<()> {
         match self.send_once(to, batch, segment) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
@@ -239,6 +254,12 @@ impl SctpSocket {
             segment,
         }))
     }
+}
+
+/// Whether the kernel refused a batch because it cannot cut it into datagrams. EIO: the route leads through IPsec, or (before Linux 6.11)
+/// through a device that computes no checksums. EINVAL: the socket sends no checksums.
+fn is_cutting_refused(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL))
 }
 
 impl AsFd for SctpSocket {

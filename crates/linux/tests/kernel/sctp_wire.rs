@@ -12,6 +12,7 @@ use proto::sctp::{AssociationState, InitParameter, PathId, Tsn};
 
 use crate::support::lan::Family;
 use crate::support::sctp::{PORT, TwoCables, UDP_PORT, WireEnd, addresses, run};
+use crate::support::socket::send_no_checksums;
 
 fn transfer(net: &TwoCables, family: Family, udp_port: u16, bytes: u64) {
     let mut near = WireEnd::open(&net.near, 1, family, udp_port, |_| {});
@@ -36,6 +37,36 @@ fn data_arrives_over_udp_and_raw_ip() {
             transfer(&net, family, udp_port, 3_000_000);
         }
     }
+}
+
+/// A socket that sends no UDP checksums cannot cut batches: the kernel answers EINVAL. It answers EIO for routes through IPsec. Both errors
+/// have the same consequence here.
+#[test]
+fn data_arrives_if_the_kernel_refuses_to_cut_batches() {
+    let Some(net) = TwoCables::new("data_arrives_if_the_kernel_refuses_to_cut_batches") else {
+        return;
+    };
+    let mut near = WireEnd::open(&net.near, 1, Family::V4, UDP_PORT, |_| {});
+    let mut far = WireEnd::open(&net.far, 2, Family::V4, UDP_PORT, |_| {});
+    for socket in near.wire.fds() {
+        send_no_checksums(&socket);
+    }
+    near.to_send = 10_000_000;
+    far.wanted = near.to_send;
+    near.call(Family::V4, 2);
+    run("a transfer without batches", &mut [&mut near, &mut far], |ends| {
+        ends.iter().all(|end| end.end().is_some())
+    });
+    assert_eq!(
+        (far.received, far.end()),
+        (10_000_000, Some(&CloseReason::ShutDown))
+    );
+    let counts = near.wire.counts();
+    // The first batch was refused, and its packets were sent alone.
+    assert_eq!((counts.unbatched, counts.unsent), (1, 0));
+    assert!(counts.batches > counts.sent * 9 / 10, "{counts:?}");
+    let receiver = far.wire.counts();
+    assert_eq!(receiver.unbatched, 0);
 }
 
 #[test]

@@ -65,6 +65,11 @@ pub fn set_tcp(socket: &impl AsRawFd, option: c_int, value: c_int) {
     set(socket, libc::IPPROTO_TCP, option, value);
 }
 
+/// Makes a UDP socket send datagrams without checksums.
+pub fn send_no_checksums(socket: &impl AsRawFd) {
+    set(socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1);
+}
+
 /// Sets an option of a packet socket.
 pub fn set_packet(socket: &impl AsFd, option: c_int, value: c_int) {
     set(&socket.as_fd(), libc::SOL_PACKET, option, value);
