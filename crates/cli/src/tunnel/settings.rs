@@ -206,6 +206,10 @@ impl TunnelFile {
                 self.via.len()
             ));
         }
+        let twice = (1..self.via.len()).find(|place| self.via[..*place].contains(&self.via[*place]));
+        if let Some(place) = twice {
+            return Err(format!("via: {} is named twice", self.via[place]));
+        }
         let connections = self.connections.unwrap_or(256);
         if connections == 0 || connections > 16_000 {
             return Err(format!("connections: allowed are 1 to 16000, not {connections}"));
@@ -282,6 +286,11 @@ impl TunnelFile {
                     "service {name:?}: allowed are different names of 1 to {SERVICE_MAX} bytes"
                 ));
             }
+            if address.port() == 0 {
+                return Err(format!(
+                    "service {name}: {field}: allowed are ports from 1 to 65535"
+                ));
+            }
             services.push((name.clone(), address));
         }
         if services.is_empty() {
@@ -303,6 +312,9 @@ impl TunnelFile {
                     peer.push(address.ip());
                 }
                 port = address.port();
+            }
+            if port == 0 {
+                return Err(format!("to: {text}: allowed are ports from 1 to 65535"));
             }
         }
         peer.truncate(8);
@@ -416,6 +428,18 @@ mod tests {
             ),
             (format!("connections = 0\n{OPENING}"), "connections"),
             (OPENING.replace("127.0.0.2:9899", "127.0.0.2"), "HOST:PORT"),
+            (
+                OPENING.replace("127.0.0.2:9899", "127.0.0.2:0"),
+                "to: 127.0.0.2:0: allowed are ports",
+            ),
+            (
+                OPENING.replace("127.0.0.1:80", "127.0.0.1:0"),
+                "listen: allowed are ports",
+            ),
+            (
+                OPENING.replace("['127.0.0.1']", "['127.0.0.1', '127.0.0.1']"),
+                "127.0.0.1 is named twice",
+            ),
             (
                 format!("{OPENING}[[service]]\nname = 'web'\nlisten = '127.0.0.1:81'\n"),
                 "different names",
