@@ -1,5 +1,6 @@
 //! Tests of packets and of whole conversations.
 
+mod causes;
 mod data;
 mod failover;
 mod forgeries;
