@@ -1,4 +1,5 @@
-//! `bench paths`: compares one SCTP association of ours with usrsctp, TCP and Multipath TCP, in the same network.
+//! `bench paths`: compares one SCTP association of ours with usrsctp, TCP and Multipath TCP, and our tunnel with ssh tunnels, in the same
+//! network.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,13 +10,14 @@ use clap::Args;
 use linux::netns::Netns;
 use serde::Serialize;
 
+use super::carrier::{Carrier, CarrierKind, HostsUsage};
 use super::figures::PeerFigures;
 use super::network::{CUT_FIRST, PathsNetwork};
 use super::peer::SCTP_PEER_PORT;
-use super::tcp::GIVES_UP;
+use super::tcp::{GIVES_UP, TCP_PEER_PORT};
 use crate::edge::fault::nft;
 use crate::process::{self, LoggedProcess};
-use crate::run::{LabOutcome, conclude, in_memory};
+use crate::run::{DaemonOption, LabOutcome, conclude, in_memory};
 use crate::teardown::Teardown;
 
 /// Source text of the program that uses usrsctp.
@@ -31,12 +33,14 @@ const CUT_RATE: &str = "200mbit";
 /// Time from the start of such a transfer to the cut.
 const CUT_AFTER: Duration = Duration::from_millis(500);
 
-/// Compare throughput and CPU time of one SCTP association over UDP with usrsctp, TCP and Multipath TCP. Also show the effect of a cut path
-/// on each of these stacks.
+/// Compare throughput and CPU time of one SCTP association over UDP with usrsctp, TCP and Multipath TCP, and of a TCP connection through
+/// `steadfast tunnel` with one through an ssh tunnel. Also show the effect of a cut path on each of them.
 ///
 /// The stacks take turns in the same network: two namespaces and two veth cables. One end sends messages of 16,000 bytes, and both ends'
 /// CPU time counts. The targets compare our medians over the rounds with usrsctp's medians. TCP and Multipath TCP run in the kernel, which
-/// moves whole super-packets over a veth cable, so their results show what a local cable allows. At the end, each stack moves 50 MB over
+/// moves whole super-packets over a veth cable, so their results show what a local cable allows. `tunnel` is a TCP connection through
+/// `steadfast tunnel`, and `ssh` is one through the first of two ssh tunnels, one per path. Both encrypt, and the CPU time of their programs
+/// counts. At the end, each stack moves 50 MB over
 /// cables of 200 Mbit/s, and the first cable is cut silently after half a second.
 #[derive(Clone, Debug, Args)]
 pub struct PathsBenchOptions {
@@ -49,6 +53,8 @@ pub struct PathsBenchOptions {
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    daemon: DaemonOption,
 }
 
 /// A stack that takes part in the comparison.
@@ -58,10 +64,19 @@ enum PathsRival {
     Usrsctp,
     Tcp,
     Mptcp,
+    Tunnel,
+    Ssh,
 }
 
 impl PathsRival {
-    const ALL: [Self; 4] = [Self::Steadfast, Self::Usrsctp, Self::Tcp, Self::Mptcp];
+    const ALL: [Self; 6] = [
+        Self::Steadfast,
+        Self::Usrsctp,
+        Self::Tcp,
+        Self::Mptcp,
+        Self::Tunnel,
+        Self::Ssh,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
@@ -69,6 +84,17 @@ impl PathsRival {
             Self::Usrsctp => "usrsctp",
             Self::Tcp => "tcp",
             Self::Mptcp => "mptcp",
+            Self::Tunnel => "tunnel",
+            Self::Ssh => "ssh",
+        }
+    }
+
+    /// The programs that carry the connection. `None` if the ends are connected directly.
+    const fn carrier(self) -> Option<CarrierKind> {
+        match self {
+            Self::Steadfast | Self::Usrsctp | Self::Tcp | Self::Mptcp => None,
+            Self::Tunnel => Some(CarrierKind::Tunnel),
+            Self::Ssh => Some(CarrierKind::Ssh),
         }
     }
 }
@@ -162,6 +188,7 @@ struct PathsBench {
     network: PathsNetwork,
     directory: PathBuf,
     own: PathBuf,
+    daemon: PathBuf,
     usrsctp: PathBuf,
 }
 
@@ -173,24 +200,14 @@ fn measure_all(options: &PathsBenchOptions, teardown: &Teardown) -> Result<Vec<P
     let bench = PathsBench {
         usrsctp: compile(&directory)?,
         own: std::env::current_exe().context("this program's path")?,
+        daemon: options.daemon.path()?,
         network,
         directory,
     };
-    let mut samples: [Vec<PathsBenchSample>; 4] = Default::default();
+    let mut samples: [Vec<PathsBenchSample>; 6] = Default::default();
     for round in 0..options.rounds {
         for (rival, samples) in PathsRival::ALL.into_iter().zip(&mut samples) {
-            let [from, to] = bench.transfer(rival, &round.to_string(), options.mb * 1_000_000, || Ok(()))?;
-            let gb = options.mb as f64 / 1e3;
-            ensure!(
-                to.moved == options.mb * 1_000_000,
-                "{} lost data: {to:?}",
-                rival.name()
-            );
-            samples.push(PathsBenchSample {
-                mbit_per_s: gb * 8e3 / to.took.as_secs_f64(),
-                cpu_s_per_gb: (from.cpu + to.cpu).as_secs_f64() / gb,
-                memory_mb: from.memory_kb.max(to.memory_kb) as f64 / 1e3,
-            });
+            samples.push(bench.sample(rival, round, options.mb)?);
         }
     }
     let finish = |(rival, samples): (PathsRival, Vec<PathsBenchSample>)| -> Result<_> {
@@ -255,10 +272,19 @@ impl PathsBench {
                 let via = if listens { "0.0.0.0" } else { "10.1.0.1" };
                 format!("tcp-peer --bytes {bytes} --message {MESSAGE} --via {via}{to}{kind}")
             }
+            PathsRival::Tunnel | PathsRival::Ssh => {
+                let port = rival.carrier().map_or(TCP_PEER_PORT, CarrierKind::port);
+                let to = to.map_or_else(String::new, |_| format!(" --to 127.0.0.1 --port {port}"));
+                format!("tcp-peer --bytes {bytes} --message {MESSAGE} --via 127.0.0.1{to}")
+            }
         };
         let program: &Path = match rival {
             PathsRival::Usrsctp => &self.usrsctp,
-            PathsRival::Steadfast | PathsRival::Tcp | PathsRival::Mptcp => &self.own,
+            PathsRival::Steadfast
+            | PathsRival::Tcp
+            | PathsRival::Mptcp
+            | PathsRival::Tunnel
+            | PathsRival::Ssh => &self.own,
         };
         (program, text.split(' ').map(str::to_owned).collect())
     }
@@ -279,25 +305,49 @@ impl PathsBench {
         Ok(LoggedProcess::start(&label, command, &self.directory)?)
     }
 
-    /// Runs a transfer, and calls `meanwhile` once the sender has started. Returns the figures of the sender and of the receiver.
+    /// Measures a transfer of `mb` megabytes.
+    fn sample(&self, rival: PathsRival, round: u32, mb: u64) -> Result<PathsBenchSample> {
+        let hosts = [&self.network.near, &self.network.far];
+        let _carrier = self.carrier(rival)?;
+        let before = HostsUsage::of(&hosts)?;
+        let (from, to) = self.transfer(rival, &round.to_string(), mb * 1_000_000, || Ok(()))?;
+        let from = PeerFigures::read(&from).with_context(|| format!("{}'s sender", rival.name()))?;
+        ensure!(to.moved == mb * 1_000_000, "{} lost data: {to:?}", rival.name());
+        // Both ends are gone, so these are the programs that carry the connection.
+        let carriers = HostsUsage::of(&hosts)?;
+        let gb = mb as f64 / 1e3;
+        let cpu = from.cpu + to.cpu + carriers.cpu.saturating_sub(before.cpu);
+        let memory_kb = from.memory_kb.max(to.memory_kb).max(carriers.memory_kb);
+        Ok(PathsBenchSample {
+            mbit_per_s: gb * 8e3 / to.took.as_secs_f64(),
+            cpu_s_per_gb: cpu.as_secs_f64() / gb,
+            memory_mb: memory_kb as f64 / 1e3,
+        })
+    }
+
+    fn carrier(&self, rival: PathsRival) -> Result<Option<Carrier>> {
+        let start = |kind| Carrier::start(kind, &self.network, &self.daemon, &self.directory);
+        rival.carrier().map(start).transpose()
+    }
+
+    /// Runs a transfer, and calls `meanwhile` once the sender has started. Returns the sender's output and the receiver's figures. If a path
+    /// was cut, the sender may have ended without figures.
     fn transfer(
         &self,
         rival: PathsRival,
         label: &str,
         bytes: u64,
         meanwhile: impl FnOnce() -> Result<()>,
-    ) -> Result<[PeerFigures; 2]> {
+    ) -> Result<(String, PeerFigures)> {
         let mut sink = self.start(&self.network.far, rival, label, bytes, true)?;
         sink.wait_until("be ready", PATIENCE, |process| process.output().contains("ready"))?;
         let mut source = self.start(&self.network.near, rival, label, bytes, false)?;
         meanwhile()?;
         sink.wait(PATIENCE)?;
         source.wait(PATIENCE)?;
-        let to = PeerFigures::read(&sink.output())?;
+        let to = PeerFigures::read(&sink.output()).with_context(|| format!("{}'s receiver", rival.name()))?;
         ensure!(to.wrong == 0, "the content differs: {to:?}");
-        // A sender may end without figures if its receiver is gone.
-        let from = PeerFigures::read(&source.output()).unwrap_or_default();
-        Ok([from, to])
+        Ok((source.output(), to))
     }
 
     /// Limits the rate of the cables, so that a transfer takes some seconds.
@@ -315,7 +365,8 @@ impl PathsBench {
     /// Runs a transfer and cuts the first path [`CUT_AFTER`] after its start. Restores the path afterwards.
     fn cut(&self, rival: PathsRival) -> Result<PathsBenchCut> {
         let hosts = [&self.network.near, &self.network.far];
-        let [_, to] = self.transfer(rival, "cut", CUT_BYTES, || {
+        let _carrier = self.carrier(rival)?;
+        let (_, to) = self.transfer(rival, "cut", CUT_BYTES, || {
             std::thread::sleep(CUT_AFTER);
             hosts.iter().try_for_each(|host| nft(host, CUT_FIRST))
         })?;

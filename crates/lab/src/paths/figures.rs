@@ -55,14 +55,13 @@ impl PeerFigures {
     /// The figures in the last line of an output.
     ///
     /// # Errors
-    /// If the output does not end with figures.
+    /// If the output does not end with figures. The error has the output.
     pub fn read(output: &str) -> Result<Self> {
         let line = output.lines().last().unwrap_or_default();
-        let numbers: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
-        let [moved, wrong, took, cpu, gap, memory_kb]: [u64; 6] = numbers
-            .try_into()
-            .ok()
-            .with_context(|| format!("an end said: {output}"))?;
+        let numbers = line.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>();
+        let six: Option<[u64; 6]> = numbers.ok().and_then(|numbers| numbers.try_into().ok());
+        let [moved, wrong, took, cpu, gap, memory_kb] =
+            six.with_context(|| format!("the last line has not six numbers: {output:?}"))?;
         let [took, cpu, gap] = [took, cpu, gap].map(Duration::from_millis);
         Ok(Self {
             moved,
@@ -91,6 +90,14 @@ mod tests {
             memory_kb: 6000,
         };
         assert_eq!(read, expected);
-        assert!(PeerFigures::read("ready\nconnect: refused\n").is_err());
+        for wrong in [
+            "",
+            "ready\nconnect: refused\n",
+            "ready\n1000 2 30 4 x 5 6000\n",
+            "1000 2 30 4 5\n",
+        ] {
+            let error = PeerFigures::read(wrong).unwrap_err().to_string();
+            assert_eq!(error, format!("the last line has not six numbers: {wrong:?}"));
+        }
     }
 }

@@ -6,6 +6,7 @@
 //! ```
 
 pub mod bench;
+mod carrier;
 pub mod cut;
 mod figures;
 mod network;

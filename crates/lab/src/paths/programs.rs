@@ -280,7 +280,7 @@ impl TunnelProgram {
     fn server(self, testbed: &ProgramTestbed<'_>) -> Result<Command> {
         let (host, directory) = (&testbed.network.far, testbed.directory);
         match self {
-            Self::Ssh => sshd(host, directory),
+            Self::Ssh => sshd(host, directory, "127.0.0.1"),
             Self::Rsync => {
                 let file = directory.join("rsyncd.conf");
                 let text = format!(
@@ -325,10 +325,8 @@ impl TunnelProgram {
                 // The shell only redirects stdin and stdout.
                 command = host.command("sh")?;
                 let key = testbed.directory.join("ssh-key");
-                let options =
-                    "-F none -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null";
                 command.arg("-c").arg(format!(
-                    "exec ssh {options} -i {} -p {port} root@{address} cat < {content} > {received}",
+                    "exec ssh {SSH_OPTIONS} -i {} -p {port} root@{address} cat < {content} > {received}",
                     key.display()
                 ));
             }
@@ -357,9 +355,19 @@ impl TunnelProgram {
     }
 }
 
-/// The command of an sshd that lets root log in with a key.
-fn sshd(host: &Netns, directory: &Path) -> Result<Command> {
+/// Options of an ssh client that does not use the user's files.
+pub const SSH_OPTIONS: &str =
+    "-F none -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null";
+
+/// The command of an sshd that listens at `address` and lets root log in with a key. The keys are in `directory`.
+///
+/// # Errors
+/// If the keys or the configuration cannot be made.
+pub fn sshd(host: &Netns, directory: &Path, address: &str) -> Result<Command> {
     for name in ["ssh-host-key", "ssh-key"] {
+        if directory.join(name).exists() {
+            continue;
+        }
         let mut keygen = Command::new("ssh-keygen");
         keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]);
         output(keygen.arg(directory.join(name)), "ssh-keygen")?;
@@ -367,7 +375,7 @@ fn sshd(host: &Netns, directory: &Path) -> Result<Command> {
     let file = directory.join("sshd_config");
     let at = |name: &str| directory.join(name).display().to_string();
     let text = format!(
-        "ListenAddress 127.0.0.1:22\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nPermitRootLogin yes\n\
+        "ListenAddress {address}:22\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nPermitRootLogin yes\n\
          UsePAM no\nPidFile none\n",
         at("ssh-host-key"),
         at("ssh-key.pub")

@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::figures::{PERIOD, PeerFigures, content};
 
 /// TCP port of the end that listens.
-const PORT: u16 = 5001;
+pub const TCP_PEER_PORT: u16 = 5001;
 /// Time without progress after which an end gives a transfer up.
 pub const GIVES_UP: Duration = Duration::from_secs(15);
 
@@ -30,6 +30,9 @@ pub struct TcpPeerOptions {
     /// The peer's address. With this option, this end connects to the peer and sends. Without it, this end listens and receives.
     #[arg(long)]
     to: Option<IpAddr>,
+    /// The port to connect to. A receiver always listens at the default port.
+    #[arg(long, default_value_t = TCP_PEER_PORT)]
+    port: u16,
     /// Use Multipath TCP.
     #[arg(long)]
     mptcp: bool,
@@ -52,12 +55,12 @@ pub fn main(options: &TcpPeerOptions) -> Result<()> {
         say!("ready");
         let begun = Instant::now();
         socket
-            .connect(&SocketAddr::new(to, PORT).into())
+            .connect(&SocketAddr::new(to, options.port).into())
             .context("connect")?;
         send(options, socket.into(), begun)
     } else {
         socket
-            .bind(&SocketAddr::new(options.via, PORT).into())
+            .bind(&SocketAddr::new(options.via, TCP_PEER_PORT).into())
             .context("bind")?;
         socket.listen(1).context("listen")?;
         say!("ready");
