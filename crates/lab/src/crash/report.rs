@@ -15,7 +15,7 @@ use crate::judge::Finding;
 use crate::node::ServerSoftware;
 use crate::pair::fault::{CrashFault, CrashTarget, Sequel};
 use crate::pair::path::PathCut;
-use crate::pair::{FirstLink, LanOptions, PairOptions, PolicyOption, Returning, WorkloadOption};
+use crate::pair::{LanOptions, NodeLink, PairOptions, PolicyOption, Returning, WorkloadOption};
 use crate::run::{LabFindings, SHOWN, append};
 
 /// The findings. Durations are over all connections of all runs.
@@ -32,7 +32,10 @@ pub struct CrashFindings {
     how: Option<PathCut>,
     #[serde(flatten)]
     lan: LanOptions,
-    first_link: FirstLink,
+    /// The network of the cut link, with cut-link.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    link: Option<NodeLink>,
+    first_link: NodeLink,
     then_power_off: bool,
     returning: Returning,
     baseline: bool,
@@ -175,6 +178,7 @@ impl CrashFindings {
             node: options.node,
             how: (options.fault == CrashFault::CutServicePath).then_some(options.how),
             lan: options.lan,
+            link: (options.fault == CrashFault::CutLink).then_some(options.link),
             first_link: options.first_link,
             then_power_off: options.then_power_off,
             returning: options.returning,

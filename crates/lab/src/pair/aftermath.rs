@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use nix::sys::signal::Signal;
 use proto::Instant;
 use serde::Serialize;
 
 use super::fault::{CrashFault, CrashTarget, Sequel};
-use super::inject::{hooks_without_filter, kill_agent, power_off};
+use super::inject::{hooks_without_filter, kill_agent, power_off, restore_link};
 use super::integration::Integration;
 use super::survive::{flapping, survive};
 use super::testbed::Testbed;
@@ -288,8 +288,7 @@ impl Aftermath {
             }
             CrashFault::CutLink => {
                 let index = target.nodes()[0];
-                let cable = testbed.network.cables[index].second();
-                cable.context("the nodes have no second network")?.plug()?;
+                restore_link(testbed, options.link, index)?;
                 self.wait_for_role(testbed, index, ReportedStatus::is_duplex, "be duplex")
             }
             CrashFault::Handover => self.rejoin(testbed, 0, self.fault_at),

@@ -36,8 +36,7 @@ pub enum CrashFault {
     CutBackup,
     /// The path between a node and its clients is broken, and restored later; nothing is killed. --how selects the broken part.
     CutServicePath,
-    /// A node's cable on the second network is pulled, and plugged in again later. In between, one of the two links between the nodes is
-    /// down.
+    /// One of the two links between the nodes is cut, and restored later. --link selects the link.
     CutLink,
     /// A node's agent is told to stop (SIGTERM), as systemd does.
     Stop,

@@ -9,9 +9,11 @@ use proto::Instant;
 
 use super::fault::{CrashFault, CrashTarget};
 use super::testbed::Testbed;
-use super::{PairOptions, Returning};
+use super::{NodeLink, PairOptions, Returning};
 use crate::clock::monotonic;
-use crate::net::INTERFACE;
+use crate::net::switch::{self, Lost};
+use crate::net::{INTERFACE, NODE_NAMES};
+use crate::node::HEARTBEAT_PORT;
 use crate::process;
 
 /// Time limit for a node's processes to end after SIGKILL.
@@ -46,10 +48,8 @@ pub fn inject(testbed: &Testbed, options: &PairOptions, target: CrashTarget) -> 
             Ok(moment)
         }
         CrashFault::CutLink => {
-            let cable = testbed.network.cables[first].second();
-            let cable = cable.context("the nodes have no second network")?;
             let moment = monotonic();
-            cable.pull()?;
+            cut_link(testbed, options.link, first)?;
             Ok(moment)
         }
         CrashFault::KillServer => signal_server(testbed, Signal::SIGKILL),
@@ -65,6 +65,36 @@ pub fn inject(testbed: &Testbed, options: &PairOptions, target: CrashTarget) -> 
         CrashFault::Handover | CrashFault::Drain => by_plan(testbed, options.fault, first),
         CrashFault::Migrate => migrate(testbed),
         CrashFault::FlushTc => flush_tc(testbed, target),
+    }
+}
+
+/// Cuts the link between the nodes on this network, at node `index`.
+fn cut_link(testbed: &Testbed, link: NodeLink, index: usize) -> Result<()> {
+    match link {
+        NodeLink::Service => {
+            let [a, b] = NODE_NAMES;
+            let both = [Lost::between(a, b), Lost::between(b, a)];
+            let control = format!("udp dport {HEARTBEAT_PORT} ");
+            switch::lose(&testbed.network.switch, &both, &control)
+        }
+        NodeLink::Other => {
+            let cable = testbed.network.cables[index].second();
+            Ok(cable.context("the nodes have no second network")?.pull()?)
+        }
+    }
+}
+
+/// Restores the link that [`CrashFault::CutLink`] cut.
+///
+/// # Errors
+/// If the cable cannot be plugged in, or the switch cannot be told to pass all frames.
+pub fn restore_link(testbed: &Testbed, link: NodeLink, index: usize) -> Result<()> {
+    match link {
+        NodeLink::Service => switch::pass(&testbed.network.switch),
+        NodeLink::Other => {
+            let cable = testbed.network.cables[index].second();
+            Ok(cable.context("the nodes have no second network")?.plug()?)
+        }
     }
 }
 

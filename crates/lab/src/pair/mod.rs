@@ -16,4 +16,4 @@ pub mod survive;
 pub mod testbed;
 pub mod work;
 
-pub use self::options::{FirstLink, LanOptions, PairOptions, PolicyOption, Returning, WorkloadOption};
+pub use self::options::{LanOptions, NodeLink, PairOptions, PolicyOption, Returning, WorkloadOption};

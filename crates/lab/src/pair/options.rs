@@ -82,9 +82,13 @@ pub struct PairOptions {
     /// With --fault cut-service-path: what breaks the path.
     #[arg(long, value_enum, default_value_t)]
     pub how: PathCut,
+    /// With --fault cut-link: the network on which the nodes no longer hear each other. `other`: the node's cable on the second network is
+    /// pulled. `service`: the switch drops what the daemons send to each other, and everything else passes.
+    #[arg(long, value_enum, default_value_t = NodeLink::Other)]
+    pub link: NodeLink,
     /// With --links 2: the network whose address comes first in the daemon's `[peer] addresses`.
     #[arg(long, value_enum, default_value_t)]
-    pub first_link: FirstLink,
+    pub first_link: NodeLink,
     /// After a fault that must lead to no takeover (kill-agent, upgrade, cut-link, flush-tc), turn the primary's power off as well. Shows
     /// that the pair protects its connections again.
     #[arg(long)]
@@ -147,7 +151,8 @@ impl PairOptions {
             fault: CrashFault::default(),
             node: None,
             how: PathCut::default(),
-            first_link: FirstLink::default(),
+            link: NodeLink::Other,
+            first_link: NodeLink::default(),
             then_power_off: false,
             returning: Returning::Killed,
             rounds: None,
@@ -227,11 +232,14 @@ impl PairOptions {
         if self.how != PathCut::default() && self.fault != CrashFault::CutServicePath {
             return wrong("--how needs --fault cut-service-path");
         }
-        if self.first_link == FirstLink::Other && self.lan.links < 2 {
+        if self.first_link == NodeLink::Other && self.lan.links < 2 {
             return wrong("--first-link other needs --links 2");
         }
         if self.fault == CrashFault::CutLink && self.lan.links < 2 {
             return wrong("--fault cut-link needs --links 2");
+        }
+        if self.link != NodeLink::Other && self.fault != CrashFault::CutLink {
+            return wrong("--link needs --fault cut-link");
         }
         if self.then_power_off && sequel != Sequel::Nothing {
             return wrong(
@@ -313,10 +321,10 @@ impl PairOptions {
     }
 }
 
-/// The network of a daemon's first link to its peer.
+/// The network of a link between the nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum FirstLink {
+pub enum NodeLink {
     /// The service's network.
     #[default]
     Service,

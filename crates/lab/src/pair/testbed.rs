@@ -11,7 +11,7 @@ use proto::Instant;
 
 use super::fault::CrashFault;
 use super::work::Work;
-use super::{FirstLink, PairOptions, PolicyOption, baseline};
+use super::{NodeLink, PairOptions, PolicyOption, baseline};
 use crate::capture::Captures;
 use crate::emulator::Emulator;
 use crate::fence;
@@ -324,7 +324,7 @@ fn pair(
     // The service's network comes first.
     let mut addresses = [0, 1].map(|index| addresses(index).collect::<Vec<_>>());
     let mut on_service = None;
-    if options.first_link == FirstLink::Other {
+    if options.first_link == NodeLink::Other {
         on_service = Some([addresses[0][0], addresses[1][0]]);
         addresses.iter_mut().for_each(|links| links.reverse());
     }
