@@ -49,6 +49,7 @@ impl<K: Kernel> Executor<K> {
         service: ServiceIndex,
         action: ServiceAction,
     ) {
+        let key = |connection| (service, connection);
         match action {
             ServiceAction::Assume { gate, peer_mac } => {
                 let outcome = kernel.assume(service, gate, peer_mac);
@@ -64,12 +65,11 @@ impl<K: Kernel> Executor<K> {
                 }
             }
             ServiceAction::Reserve { clients } => {
-                if let Err(why) = kernel.reserve(service, &clients) {
-                    refuse_migration(kernel, core, service, &clients, &why);
-                }
+                let outcome = kernel.reserve(service, &clients);
+                outcome.unwrap_or_else(|why| refuse_migration(kernel, core, service, &clients, &why));
             }
             ServiceAction::GiveBack { connection, client } => {
-                self.unfinished.abandon(kernel, (service, connection));
+                self.unfinished.abandon(kernel, key(connection));
                 kernel.give_back(service, client);
             }
             ServiceAction::Release { clients } => kernel.release(service, &clients),
@@ -95,17 +95,13 @@ impl<K: Kernel> Executor<K> {
                 kernel.stand_down(service, is_deposed);
             }
             ServiceAction::Drain => drain(kernel, core, service),
-            ServiceAction::Restore { connection } => {
-                self.unfinished.restore(kernel, core, (service, connection))
-            }
+            ServiceAction::Restore { connection } => self.unfinished.restore(kernel, core, key(connection)),
             ServiceAction::MakeReady { connection } => {
-                self.unfinished.make_ready(kernel, core, (service, connection))
+                self.unfinished.make_ready(kernel, core, key(connection))
             }
-            ServiceAction::Activate { connection } => {
-                self.unfinished.activate(kernel, core, (service, connection))
-            }
+            ServiceAction::Activate { connection } => self.unfinished.activate(kernel, core, key(connection)),
             ServiceAction::HandOver { connection } => {
-                self.unfinished.hand_over(kernel, core, (service, connection))
+                self.unfinished.hand_over(kernel, core, key(connection))
             }
             ServiceAction::AllowSpeech => kernel.allow_speech(service),
             ServiceAction::Transmit(packet) => kernel.transmit(&packet),

@@ -235,9 +235,11 @@ impl OutgoingMigrations {
     pub(crate) fn withdraw(&mut self) {
         let waiting = std::mem::take(&mut self.waiting).into_iter();
         let waiting: Vec<_> = waiting.map(|(client, _)| client).collect();
-        let offered = self.offers.extract_if(.., |_, offer| !offer.is_released);
-        let offered: Vec<_> = offered.map(|(_, offer)| offer.client).collect();
-        for client in offered.into_iter().chain(waiting) {
+        let (released, offered): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.offers)
+            .into_iter()
+            .partition(|(_, offer)| offer.is_released);
+        self.offers = released;
+        for client in offered.into_values().map(|offer| offer.client).chain(waiting) {
             self.count(client, Some("the nodes' roles have changed".to_owned()));
         }
     }
@@ -280,6 +282,13 @@ struct IncomingOffer {
 #[derive(Debug, Default)]
 pub(crate) struct IncomingMigrations {
     offers: BTreeMap<u64, IncomingOffer>,
+}
+
+/// The beginning of a reason, as much of it as an answer has room for.
+fn shortened(why: &str) -> String {
+    let mut ends = (0..=REASON_MAX.min(why.len())).rev();
+    let end = ends.find(|&end| why.is_char_boundary(end)).unwrap_or(0);
+    why[..end].to_owned()
 }
 
 /// What the backup must do after it has heard the primary's offers.
@@ -391,14 +400,13 @@ impl IncomingMigrations {
     /// The answers for the next heartbeat.
     pub(crate) fn answers(&self) -> Vec<OfferAnswer> {
         let answer = |(&number, offer): (&u64, &IncomingOffer)| {
-            let cut = |why: &str| why[..why.floor_char_boundary(REASON_MAX)].to_owned();
             let state = match &offer.state {
                 IncomingState::Waiting(why) if why.is_empty() => return None,
-                IncomingState::Waiting(why) => OfferState::Waiting(cut(why)),
+                IncomingState::Waiting(why) => OfferState::Waiting(shortened(why)),
                 IncomingState::Preparing | IncomingState::Taking => return None,
                 IncomingState::Prepared => OfferState::Prepared,
                 IncomingState::Taken => OfferState::Taken,
-                IncomingState::Refused(why) => OfferState::Refused(cut(why)),
+                IncomingState::Refused(why) => OfferState::Refused(shortened(why)),
             };
             Some(OfferAnswer { number, state })
         };

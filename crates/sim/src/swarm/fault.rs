@@ -230,21 +230,11 @@ impl PlannedFault {
                 vec![Mend::Server(id)]
             }
             FaultKind::Arbiter => {
-                if let Some(arbiter) = &pair.arbiter {
-                    let deaf_to = [None, Some(0), Some(1)][usize::try_from(self.detail % 3).expect("small")];
-                    let decides = (self.detail / 3).is_multiple_of(2);
-                    arbiter.borrow_mut().fail(deaf_to, Outage { until, decides });
-                }
+                self.fail_arbiter(pair, until);
                 Vec::new()
             }
             FaultKind::Handover => with(pair, id, Station::order_handover),
-            FaultKind::Migrate => {
-                let clients = self.some_clients(connections);
-                let patience = Duration::from_millis(50 + self.detail % 2000);
-                with(pair, id, |station, now| {
-                    station.order_migrate(now, clients, patience)
-                })
-            }
+            FaultKind::Migrate => self.order_migrate(pair, id, connections),
             FaultKind::Drain => {
                 with(pair, id, Station::order_drain);
                 vec![Mend::Drain(id)]
@@ -255,6 +245,22 @@ impl PlannedFault {
                 });
                 vec![Mend::Network(id)]
             }
+        }
+    }
+
+    fn order_migrate(&self, pair: &mut SimPair, id: NodeId, connections: usize) -> Vec<Mend> {
+        let clients = self.some_clients(connections);
+        let patience = Duration::from_millis(50 + self.detail % 2000);
+        with(pair, id, |station, now| {
+            station.order_migrate(now, clients, patience);
+        })
+    }
+
+    fn fail_arbiter(&self, pair: &SimPair, until: Instant) {
+        if let Some(arbiter) = &pair.arbiter {
+            let deaf_to = [None, Some(0), Some(1)][usize::try_from(self.detail % 3).expect("small")];
+            let decides = (self.detail / 3).is_multiple_of(2);
+            arbiter.borrow_mut().fail(deaf_to, Outage { until, decides });
         }
     }
 

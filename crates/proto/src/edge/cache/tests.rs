@@ -410,11 +410,11 @@ proptest! {
             while expected.len() > max_packets || expected.iter().map(|held| held.3).sum::<usize>() > max_bytes {
                 dropped[expected.pop().map_or(0, |newest| newest.0)] += 1;
             }
-            for string in 0..2 {
+            for (string, &dropped) in dropped.iter().enumerate() {
                 let of_string = || expected.iter().filter(|held| held.0 == string);
                 let counts = cache.counts(string);
                 prop_assert_eq!(counts.bytes, of_string().map(|held| held.3).sum::<usize>());
-                prop_assert_eq!((counts.lost, counts.dropped_connections), (dropped[string], dropped[string]));
+                prop_assert_eq!((counts.lost, counts.dropped_connections), (dropped, dropped));
                 let mut packets: Vec<_> = of_string().map(|held| written(held.1, &data(held.2 * 100), held.3)).collect();
                 packets.sort_unstable();
                 let mut held: Vec<_> = cache.clone().drain(string).map(|(.., packet)| packet).collect();
