@@ -58,16 +58,8 @@ impl<K: Kernel> Executor<K> {
             ServiceAction::SetGate { gate, epoch, until } => kernel.set_gate(service, gate, epoch, until),
             ServiceAction::SetUntil { until } => kernel.set_until(service, until),
             ServiceAction::Confirm { epoch } => kernel.confirm(service, epoch),
-            ServiceAction::Hold { clients } => {
-                let ended = kernel.hold(service, clients);
-                if !ended.is_empty() {
-                    core.handle(kernel.now(), service, ServiceInput::Forgotten(ended));
-                }
-            }
-            ServiceAction::Reserve { clients } => {
-                let outcome = kernel.reserve(service, &clients);
-                outcome.unwrap_or_else(|why| refuse_migration(kernel, core, service, &clients, &why));
-            }
+            ServiceAction::Hold { clients } => hold(kernel, core, service, clients),
+            ServiceAction::Reserve { clients } => reserve(kernel, core, service, &clients),
             ServiceAction::GiveBack { connection, client } => {
                 self.unfinished.abandon(kernel, key(connection));
                 kernel.give_back(service, client);
@@ -128,17 +120,22 @@ impl<K: Kernel> Executor<K> {
     }
 }
 
-/// Tells the node that these clients' connections cannot move here.
-fn refuse_migration<K: Kernel>(
-    kernel: &K,
-    core: &mut Core,
-    service: ServiceIndex,
-    clients: &[SocketAddr],
-    why: &str,
-) {
+/// Holds clients, and tells the node which earlier ones are released because their connections have ended.
+fn hold<K: Kernel>(kernel: &mut K, core: &mut Core, service: ServiceIndex, clients: Vec<SocketAddr>) {
+    let ended = kernel.hold(service, clients);
+    if !ended.is_empty() {
+        core.handle(kernel.now(), service, ServiceInput::Forgotten(ended));
+    }
+}
+
+/// Reserves connections. If that fails, tells the node that they cannot move here.
+fn reserve<K: Kernel>(kernel: &mut K, core: &mut Core, service: ServiceIndex, clients: &[SocketAddr]) {
+    let Err(reason) = kernel.reserve(service, clients) else {
+        return;
+    };
     for &client in clients {
         if let Some(connection) = core.service(service).table().find(client) {
-            let reason = why.to_owned();
+            let reason = reason.clone();
             let refused = ServiceInput::Unrestorable { connection, reason };
             core.handle(kernel.now(), service, refused);
         }

@@ -34,7 +34,7 @@ const REFUSALS_MAX: usize = 16;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigrationBeat {
     /// The primary's offers, all of them. An offer that is missing has ended.
-    pub offers: Vec<Offer>,
+    pub offers: Vec<MigrationOffer>,
     /// The backup's answers.
     pub answers: Vec<OfferAnswer>,
 }
@@ -48,7 +48,7 @@ impl MigrationBeat {
 
 /// A connection that the primary wants to move to its backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Offer {
+pub struct MigrationOffer {
     /// The offer's number. A later offer of the same agent has a higher one.
     pub number: u64,
     /// The connection's client.
@@ -142,8 +142,8 @@ impl OutgoingMigrations {
     }
 
     /// The offers for the next heartbeat.
-    pub(crate) fn offers(&self) -> Vec<Offer> {
-        let offer = |(&number, offer): (&u64, &OutgoingOffer)| Offer {
+    pub(crate) fn offers(&self) -> Vec<MigrationOffer> {
+        let offer = |(&number, offer): (&u64, &OutgoingOffer)| MigrationOffer {
             number,
             client: offer.client,
             is_released: offer.is_released,
@@ -302,7 +302,7 @@ pub(crate) struct HeardOffers {
 
 impl IncomingMigrations {
     /// The primary's heartbeat has these offers.
-    pub(crate) fn hear(&mut self, offers: &[Offer]) -> HeardOffers {
+    pub(crate) fn hear(&mut self, offers: &[MigrationOffer]) -> HeardOffers {
         let mut heard = HeardOffers::default();
         let is_offered = |number: &u64| offers.iter().any(|offer| offer.number == *number);
         self.offers.retain(|number, known| {
@@ -313,7 +313,7 @@ impl IncomingMigrations {
             }
             stays
         });
-        for &Offer {
+        for &MigrationOffer {
             number,
             client,
             is_released,

@@ -125,24 +125,7 @@ pub(super) enum Command {
     /// restart policy can continue it on the other node; with policy http, a request that must not be executed twice is waited for. What
     /// cannot move in time stays, unharmed, and the command says why. Connections that have moved are relayed by the other node, and are lost
     /// if that node fails before it serves the service (see docs/migration.md). The exit code is 1 if a connection stayed.
-    Migrate {
-        /// The service's name
-        service: String,
-        /// The node that is to have the connections: the other node of the service's pair
-        #[arg(long, value_name = "NODE")]
-        to: String,
-        /// Move only the connections of this client: an address, or an address and a port
-        #[arg(long, value_name = "ADDRESS[:PORT]")]
-        client: Option<String>,
-        /// Time that connections have to become movable, in seconds
-        #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
-        within: u64,
-        /// Print one JSON object
-        #[arg(long)]
-        json: bool,
-        #[command(flatten)]
-        node: NodeOption,
-    },
+    Migrate(MigrateOptions),
     /// Take the backup out of a service's path: the primary claims the VIP first
     ///
     /// Ask the backup. The service goes on unprotected, until `bypass --off` or the next start of the backup's daemon.
@@ -195,6 +178,27 @@ pub(super) enum Command {
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
+}
+
+/// What `steadfast migrate` is told.
+#[derive(Debug, Args)]
+pub(super) struct MigrateOptions {
+    /// The service's name
+    pub service: String,
+    /// The node that is to have the connections: the other node of the service's pair
+    #[arg(long, value_name = "NODE")]
+    pub to: String,
+    /// Move only the connections of this client: an address, or an address and a port
+    #[arg(long, value_name = "ADDRESS[:PORT]")]
+    pub client: Option<String>,
+    /// Time that connections have to become movable, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub within: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub node: NodeOption,
 }
 
 /// Options of a tunnel.

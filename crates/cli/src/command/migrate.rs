@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use serde::Serialize;
 
-use super::cli::NodeOption;
+use super::cli::MigrateOptions;
 use super::error::CommandError;
 use super::show::{choose, no_answer};
 use crate::control::{self, MigrationStatus, Order};
@@ -17,15 +17,6 @@ const POLL: Duration = Duration::from_millis(20);
 const PROGRESS: Duration = Duration::from_secs(1);
 /// Time beyond the operator's limit in which the node must have come to an end.
 const GRACE: Duration = Duration::from_secs(5);
-
-/// What the operator wants.
-pub(super) struct MigrationWish {
-    pub service: String,
-    pub to: String,
-    pub client: Option<String>,
-    pub within: Duration,
-    pub json: bool,
-}
 
 /// The outcome, as `--json` prints it.
 #[derive(Serialize)]
@@ -38,8 +29,9 @@ struct MigrationOutcome {
     took_ms: f64,
 }
 
-pub(super) fn migrate(node: &NodeOption, wish: MigrationWish) -> Result<(), CommandError> {
-    let state_dir = choose(node)?;
+pub(super) fn migrate(wish: MigrateOptions) -> Result<(), CommandError> {
+    let state_dir = choose(&wish.node)?;
+    let within = Duration::from_secs(wish.within);
     let before = migrations(&state_dir, &wish.service)?;
     if before.pending > 0 {
         let why = anyhow!(
@@ -53,10 +45,10 @@ pub(super) fn migrate(node: &NodeOption, wish: MigrationWish) -> Result<(), Comm
         service: wish.service.clone(),
         to: wish.to.clone(),
         client: wish.client,
-        within_ms: u64::try_from(wish.within.as_millis()).unwrap_or(u64::MAX),
+        within_ms: wish.within * 1000,
     };
     control::order(&state_dir, order).map_err(no_answer)?;
-    let after = wait(&state_dir, &wish.service, begun, wish.within + GRACE)?;
+    let after = wait(&state_dir, &wish.service, begun, within + GRACE)?;
     let stayed = after.stayed - before.stayed.min(after.stayed);
     let reasons = after
         .reasons

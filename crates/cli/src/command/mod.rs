@@ -21,7 +21,6 @@ mod text;
 mod tunnel;
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Parser as _;
 
@@ -84,23 +83,7 @@ pub fn main(program: &Program) -> ExitCode {
             json,
         } => show::restored(&node, json),
         Command::Handover { service, node } => order::handover(&node, service),
-        Command::Migrate {
-            service,
-            to,
-            client,
-            within,
-            json,
-            node,
-        } => migrate::migrate(
-            &node,
-            migrate::MigrationWish {
-                service,
-                to,
-                client,
-                within: Duration::from_secs(within),
-                json,
-            },
-        ),
+        Command::Migrate(options) => migrate::migrate(options),
         Command::Bypass { service, off, node } => order::bypass(&node, service, off),
         Command::Drain { name, off, config } => order::drain(name, off, config),
         Command::Cleanup { node, all } => cleanup::cleanup(&node, all),

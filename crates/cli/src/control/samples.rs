@@ -40,6 +40,15 @@ pub fn witness() -> WitnessStatus {
     }
 }
 
+fn migrations() -> MigrationStatus {
+    MigrationStatus {
+        pending: 1,
+        moved: 2,
+        stayed: 1,
+        reasons: vec![("192.0.2.1:4000".parse().unwrap(), "it hangs".to_owned())],
+    }
+}
+
 /// A service for which this node is the wire.
 pub fn service() -> ServiceStatus {
     ServiceStatus {
@@ -72,15 +81,7 @@ pub fn service() -> ServiceStatus {
             restored: 3,
             reset: 0,
         },
-        migrations: super::MigrationStatus {
-            pending: 1,
-            moved: 2,
-            stayed: 1,
-            reasons: vec![(
-                "192.0.2.1:4000".parse().expect("an address"),
-                "it hangs".to_owned(),
-            )],
-        },
+        migrations: migrations(),
         counters: [("records".to_owned(), 9)].into(),
         state: State::Backup,
         history: vec![StateSince {

@@ -619,7 +619,7 @@ mod fuzzed;
 #[cfg(test)]
 mod tests {
     use proto::action::{ApplicationState, Echo};
-    use proto::migration::{MigrationBeat, OFFERS_MAX, Offer, OfferAnswer, OfferState, REASON_MAX};
+    use proto::migration::{MigrationBeat, MigrationOffer, OFFERS_MAX, OfferAnswer, OfferState, REASON_MAX};
     use proto::orphans::{Orphans, TOLD_MAX};
     use proto::role::Role;
 
@@ -653,7 +653,7 @@ mod tests {
         for service in &mut services[1..] {
             service.orphans.clients.clear();
         }
-        let offer = Offer {
+        let offer = MigrationOffer {
             number: u64::MAX,
             client: longest,
             is_released: false,

@@ -16,4 +16,5 @@ mod requests;
 mod snapshot;
 mod start;
 mod tunnel;
+mod tunnel_options;
 mod upgrade;
