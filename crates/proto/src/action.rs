@@ -370,11 +370,18 @@ pub struct ServiceBeat {
     /// Number of the receiver's orphans that the sender has adopted: its wire holds their packets.
     pub adopted: u64,
     /// Connections that move at the operator's order. `None`: not in this heartbeat; nothing has changed.
-    #[serde(default)]
+    #[serde(
+        default = "MigrationBeat::unmentioned",
+        skip_serializing_if = "is_unmentioned"
+    )]
     pub migration: Option<MigrationBeat>,
     /// The sender's side of the service's path. `None`: the sender's version does not know paths.
     #[serde(default)]
     pub path: Option<PathWord>,
+}
+
+fn is_unmentioned(migration: &Option<MigrationBeat>) -> bool {
+    migration.as_ref().is_some_and(MigrationBeat::is_empty)
 }
 
 /// State of an application.

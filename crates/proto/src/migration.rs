@@ -24,9 +24,9 @@ use serde::{Deserialize, Serialize};
 use crate::Instant;
 
 /// Maximum number of offers of one service in a heartbeat.
-pub const OFFERS_MAX: usize = 32;
+pub const OFFERS_MAX: usize = 16;
 /// Maximum number of bytes of a reason in an answer.
-pub const REASON_MAX: usize = 120;
+pub const REASON_MAX: usize = 80;
 /// Number of refusals that are kept for the operator.
 const REFUSALS_MAX: usize = 16;
 
@@ -40,6 +40,11 @@ pub struct MigrationBeat {
 }
 
 impl MigrationBeat {
+    /// What a heartbeat says that does not mention migrations.
+    pub(crate) fn unmentioned() -> Option<Self> {
+        Some(Self::default())
+    }
+
     /// Whether there is nothing to say.
     pub fn is_empty(&self) -> bool {
         self.offers.is_empty() && self.answers.is_empty()
@@ -100,7 +105,8 @@ pub(crate) struct OutgoingMigrations {
     offers: BTreeMap<u64, OutgoingOffer>,
     /// Clients whose connections are offered, or are to be offered.
     clients: BTreeSet<SocketAddr>,
-    waiting: VecDeque<(SocketAddr, Instant)>,
+    /// Connections that are to be offered, in order.
+    waiting: VecDeque<OutgoingOffer>,
     report: MigrationReport,
 }
 
@@ -110,7 +116,7 @@ struct OutgoingOffer {
     /// When the primary gives the offer up.
     until: Instant,
     is_released: bool,
-    /// Why the connection cannot move now.
+    /// Why the connection could not move when it was last offered.
     obstacle: Option<String>,
 }
 
@@ -119,7 +125,12 @@ impl OutgoingMigrations {
     pub(crate) fn order(&mut self, clients: impl IntoIterator<Item = SocketAddr>, until: Instant) {
         for client in clients {
             if self.clients.insert(client) {
-                self.waiting.push_back((client, until));
+                self.waiting.push_back(OutgoingOffer {
+                    client,
+                    until,
+                    is_released: false,
+                    obstacle: None,
+                });
             }
         }
         self.fill();
@@ -128,14 +139,8 @@ impl OutgoingMigrations {
     /// Offers as many of the waiting connections as a heartbeat may name.
     fn fill(&mut self) {
         while self.offers.len() < OFFERS_MAX
-            && let Some((client, until)) = self.waiting.pop_front()
+            && let Some(offer) = self.waiting.pop_front()
         {
-            let offer = OutgoingOffer {
-                client,
-                until,
-                is_released: false,
-                obstacle: None,
-            };
             self.offers.insert(self.next, offer);
             self.next += 1;
         }
@@ -159,7 +164,10 @@ impl OutgoingMigrations {
                 continue;
             };
             match state {
-                OfferState::Waiting(why) => offer.obstacle = Some(why.clone()),
+                OfferState::Waiting(why) => {
+                    offer.obstacle = Some(why.clone());
+                    has_changed |= self.let_others_pass(*number);
+                }
                 OfferState::Prepared if offer.is_released => {}
                 OfferState::Prepared => {
                     offer.is_released = true;
@@ -180,6 +188,16 @@ impl OutgoingMigrations {
         (released, has_changed)
     }
 
+    /// An offered connection cannot move now. If others wait for their turn, it waits behind them. Returns whether it does.
+    fn let_others_pass(&mut self, number: u64) -> bool {
+        if self.waiting.is_empty() {
+            return false;
+        }
+        self.waiting.extend(self.offers.remove(&number));
+        self.fill();
+        true
+    }
+
     /// An offer has come to its end: the connection has moved, or stays here for a reason.
     fn end(&mut self, number: u64, reason: Option<String>) {
         if let Some(offer) = self.offers.remove(&number) {
@@ -198,49 +216,50 @@ impl OutgoingMigrations {
         self.report.refusals.push_front((client, reason));
     }
 
-    /// Gives up the connections whose time is over, except those that the backup has. Returns whether there were any.
+    /// Gives up the connections whose time is over, except those that the backup has. Returns whether an offer has ended.
     pub(crate) fn on_timeout(&mut self, now: Instant) -> bool {
-        let is_over = |offer: &OutgoingOffer| !offer.is_released && now >= offer.until;
-        let late = self.offers.iter().filter(|(_, offer)| is_over(offer));
-        let late: Vec<_> = late
-            .map(|(&number, offer)| (number, offer.obstacle.clone()))
-            .collect();
-        for (number, obstacle) in &late {
-            let why = obstacle
-                .clone()
-                .unwrap_or_else(|| "the backup has not answered".to_owned());
-            self.end(*number, Some(why));
+        if self.poll_timeout().is_none_or(|due| now < due) {
+            return false;
         }
-        while let Some(&(client, until)) = self.waiting.front()
-            && now >= until
-        {
-            self.waiting.pop_front();
-            self.count(
-                client,
-                Some("its turn had not come when the time was over".to_owned()),
-            );
+        let is_over = |offer: &OutgoingOffer| !offer.is_released && now >= offer.until;
+        let offers = self.offers.iter().filter(|(_, offer)| is_over(offer));
+        let late: Vec<u64> = offers.map(|(&number, _)| number).collect();
+        let offered = late.iter().filter_map(|number| self.offers.remove(number));
+        let mut ended: Vec<_> = offered
+            .map(|offer| (offer, "the backup has not answered"))
+            .collect();
+        let has_changed = !ended.is_empty();
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        let (over, waiting): (Vec<_>, Vec<_>) = waiting.partition(is_over);
+        self.waiting = waiting.into();
+        ended.extend(
+            over.into_iter()
+                .map(|offer| (offer, "its turn had not come when the time was over")),
+        );
+        for (offer, why) in ended {
+            let why = offer.obstacle.unwrap_or_else(|| why.to_owned());
+            self.count(offer.client, Some(why));
         }
         self.fill();
-        !late.is_empty()
+        has_changed
     }
 
-    /// When a connection's time is over.
+    /// When the time of an offered connection, or of the next one to be offered, is over.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let offers = self.offers.values().filter(|offer| !offer.is_released);
-        let waiting = self.waiting.front().map(|&(_, until)| until);
-        offers.map(|offer| offer.until).chain(waiting).min()
+        let next = offers.chain(self.waiting.front());
+        next.map(|offer| offer.until).min()
     }
 
     /// The nodes may change roles, so nothing is offered any more. What was released goes on being said: the backup may have missed it.
     pub(crate) fn withdraw(&mut self) {
-        let waiting = std::mem::take(&mut self.waiting).into_iter();
-        let waiting: Vec<_> = waiting.map(|(client, _)| client).collect();
+        let waiting = std::mem::take(&mut self.waiting);
         let (released, offered): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.offers)
             .into_iter()
             .partition(|(_, offer)| offer.is_released);
         self.offers = released;
-        for client in offered.into_values().map(|offer| offer.client).chain(waiting) {
-            self.count(client, Some("the nodes' roles have changed".to_owned()));
+        for offer in offered.into_values().chain(waiting) {
+            self.count(offer.client, Some("the nodes' roles have changed".to_owned()));
         }
     }
 
@@ -427,6 +446,9 @@ mod tests {
 
     use super::*;
 
+    /// As many connections as may be offered at a time.
+    const MANY: u16 = OFFERS_MAX as u16;
+
     fn client(number: u16) -> SocketAddr {
         ([10, 0, 0, 1], 4000 + number).into()
     }
@@ -486,11 +508,48 @@ mod tests {
             "the released one is the backup's"
         );
         assert_eq!(report.refusals.len(), REFUSALS_MAX);
+        let reasons: Vec<_> = report.refusals.iter().map(|(_, why)| why.as_str()).collect();
+        assert!(reasons.contains(&"it writes"), "{reasons:?}");
+        assert_eq!(incoming.hear(&outgoing.offers()).released, [client(0)]);
+    }
+
+    #[test]
+    fn a_silent_backup_is_named_as_the_reason() {
+        let mut outgoing = ordered(0..MANY + 1);
+        outgoing.on_timeout(at(1000));
+        let reasons: Vec<_> = outgoing
+            .report()
+            .refusals
+            .into_iter()
+            .map(|(_, why)| why)
+            .collect();
+        assert_eq!(reasons[0], "its turn had not come when the time was over");
+        assert_eq!(reasons[1], "the backup has not answered");
+    }
+
+    #[test]
+    fn what_cannot_move_lets_others_pass() {
+        let (mut outgoing, mut incoming) = (ordered(0..MANY + 2), IncomingMigrations::default());
+        incoming.hear(&outgoing.offers());
+        incoming.choose(|of| {
+            if of == client(3) {
+                Ok(())
+            } else {
+                Err("it writes".to_owned())
+            }
+        });
+        outgoing.on_answers(&incoming.answers());
+        let offered: Vec<_> = outgoing.offers().iter().map(|offer| offer.client).collect();
+        assert_eq!(offered.len(), OFFERS_MAX);
+        for waited in [client(MANY), client(MANY + 1), client(3)] {
+            assert!(offered.contains(&waited), "{waited} is offered");
+        }
+        outgoing.on_timeout(at(1000));
+        let report = outgoing.report();
         assert!(
-            report.refusals.iter().any(|(_, why)| why.contains("turn")),
+            report.refusals.iter().any(|(_, why)| why == "it writes"),
             "{report:?}"
         );
-        assert_eq!(incoming.hear(&outgoing.offers()).released, [client(0)]);
     }
 
     #[test]
