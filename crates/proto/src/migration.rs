@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::Instant;
 
 /// Maximum number of offers of one service in a heartbeat.
-pub const OFFERS_MAX: usize = 16;
+pub const OFFERS_MAX: usize = 12;
 /// Maximum number of bytes of a reason in an answer.
 pub const REASON_MAX: usize = 80;
 /// Number of refusals that are kept for the operator.
