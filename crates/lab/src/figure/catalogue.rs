@@ -2,7 +2,7 @@
 
 use super::chart::{MarkPosition, Panel};
 use super::plot::flows::{self, Marks};
-use super::plot::{models, paths, strings};
+use super::plot::{models, paths, strings, timeouts};
 use super::rows::Rows;
 use super::scenario::FigureScenario;
 
@@ -70,9 +70,6 @@ pub const FILES: &[ScenarioFile] = files![
     "caro-spurious",
     "caro-times-90-90",
     "caro-times-90-1040",
-    "caro-permanent-90-90",
-    "caro-permanent-90-210",
-    "caro-permanent-210-90",
     "caro-spurious-low",
     "caro-times-three-paths",
     "caro-cross",
@@ -81,6 +78,7 @@ pub const FILES: &[ScenarioFile] = files![
     "caro-machines",
     "caro-short",
     "caro-sync",
+    "caro-timeouts",
     "caro-informed-90-90",
     "caro-informed-90-210",
     "caro-informed-210-90",
@@ -375,6 +373,14 @@ pub const FIGURES: &[CatalogueEntry] = &[
         draw: strings::overview,
     },
     CatalogueEntry {
+        name: "caro-1",
+        title: "SCTP, section II. Time until a failure is detected",
+        scenario: "caro-timeouts",
+        also: &[],
+        marks: &[],
+        draw: timeouts::detection,
+    },
+    CatalogueEntry {
         name: "caro-3",
         title: "SCTP, Figure 3. Fraction of transfers with spurious failovers",
         scenario: "caro-spurious",
@@ -447,28 +453,44 @@ pub const FIGURES: &[CatalogueEntry] = &[
         draw: paths::times,
     },
     CatalogueEntry {
-        name: "caro-10",
-        title: "SCTP, Figure 10. Permanent failovers, 90 ms on both paths",
-        scenario: "caro-permanent-90-90",
+        name: "caro-8",
+        title: "SCTP, Figure 8. Packets after a timeout in scenarios 1 to 4",
+        scenario: "caro-timeouts",
         also: &[],
         marks: &[],
-        draw: paths::times,
+        draw: timeouts::packets,
+    },
+    CatalogueEntry {
+        name: "caro-equations",
+        title: "SCTP, Eq. 2 to 9. Packets sent in slow start and after it",
+        scenario: "caro-timeouts",
+        also: &[],
+        marks: &[],
+        draw: timeouts::growth,
+    },
+    CatalogueEntry {
+        name: "caro-10",
+        title: "SCTP, Figure 10. Permanent failovers, 90 ms on both paths",
+        scenario: "caro-informed-90-90",
+        also: &[],
+        marks: &[],
+        draw: paths::permanent,
     },
     CatalogueEntry {
         name: "caro-11",
         title: "SCTP, Figure 11. Permanent failovers, 90 ms on the primary path and 210 ms on the alternate",
-        scenario: "caro-permanent-90-210",
+        scenario: "caro-informed-90-210",
         also: &[],
         marks: &[],
-        draw: paths::times,
+        draw: paths::permanent,
     },
     CatalogueEntry {
         name: "caro-12",
         title: "SCTP, Figure 12. Permanent failovers, 210 ms on the primary path and 90 ms on the alternate",
-        scenario: "caro-permanent-210-90",
+        scenario: "caro-informed-210-90",
         also: &[],
         marks: &[],
-        draw: paths::times,
+        draw: paths::permanent,
     },
     CatalogueEntry {
         name: "caro-13",
@@ -686,6 +708,7 @@ mod tests {
                 FigureScenario::Strings(sweep) => sweep.rate.tcp,
                 FigureScenario::Paths(_)
                 | FigureScenario::SharedPaths(_)
+                | FigureScenario::Timeouts(_)
                 | FigureScenario::UnusedFlowTime(_) => {
                     panic!("{} has no hosts with TCP", file.name)
                 }

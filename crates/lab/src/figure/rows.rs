@@ -169,6 +169,44 @@ pub struct SharedPathsRow {
     pub delivered_bytes: u64,
 }
 
+/// A packet that an SCTP sender sent after a timeout, in a scenario of the paper's Figure 8.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
+pub struct TimeoutPacketRow {
+    pub run: u32,
+    /// From 1 to 4.
+    pub scenario: u32,
+    pub path_max_retrans: u32,
+    /// Time since the timeout.
+    pub after_ms: u64,
+    /// 0 is the primary path, 1 the alternate.
+    pub path: usize,
+    /// Number of the packet, counted from the packet that timed out. None for a heartbeat.
+    pub number: Option<u32>,
+}
+
+/// The detection of a cut path.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
+pub struct DetectionRow {
+    pub run: u32,
+    pub path_max_retrans: u32,
+    pub first_rto_s: f64,
+    /// Time from the cut to the declared failure. None if the sender declared none.
+    pub detected_s: Option<f64>,
+}
+
+/// A round trip of a transfer without loss.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
+pub struct GrowthRow {
+    pub run: u32,
+    pub threshold_packets: u32,
+    /// The first one is 1.
+    pub round_trip: u32,
+    pub packets: u32,
+}
+
 /// How evenly flows shared the string in half a second. Only flows that were active throughout this half second count.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
@@ -196,6 +234,9 @@ pub struct Rows {
     pub fairness: Vec<FairnessRow>,
     pub multipath: Vec<MultipathRow>,
     pub shared_paths: Vec<SharedPathsRow>,
+    pub timeout_packets: Vec<TimeoutPacketRow>,
+    pub detections: Vec<DetectionRow>,
+    pub growth: Vec<GrowthRow>,
 }
 
 impl Rows {
@@ -211,6 +252,9 @@ impl Rows {
         self.fairness.append(&mut other.fairness);
         self.multipath.append(&mut other.multipath);
         self.shared_paths.append(&mut other.shared_paths);
+        self.timeout_packets.append(&mut other.timeout_packets);
+        self.detections.append(&mut other.detections);
+        self.growth.append(&mut other.growth);
     }
 
     /// Sorts the rows by their runs.
@@ -225,6 +269,9 @@ impl Rows {
         self.fairness.sort_by_key(|row| row.run);
         self.multipath.sort_by_key(|row| row.run);
         self.shared_paths.sort_by_key(|row| row.run);
+        self.timeout_packets.sort_by_key(|row| row.run);
+        self.detections.sort_by_key(|row| row.run);
+        self.growth.sort_by_key(|row| row.run);
     }
 
     /// Writes each table that has rows as `SCENARIO.TABLE.csv`.
@@ -241,7 +288,10 @@ impl Rows {
         write(directory, scenario, "shares", &self.shares)?;
         write(directory, scenario, "fairness", &self.fairness)?;
         write(directory, scenario, "multipath", &self.multipath)?;
-        write(directory, scenario, "shared-paths", &self.shared_paths)
+        write(directory, scenario, "shared-paths", &self.shared_paths)?;
+        write(directory, scenario, "timeout-packets", &self.timeout_packets)?;
+        write(directory, scenario, "detections", &self.detections)?;
+        write(directory, scenario, "growth", &self.growth)
     }
 
     /// Reads the tables that [`Rows::write`] wrote. A table without a file is empty.
@@ -260,6 +310,9 @@ impl Rows {
             fairness: read(directory, scenario, "fairness")?,
             multipath: read(directory, scenario, "multipath")?,
             shared_paths: read(directory, scenario, "shared-paths")?,
+            timeout_packets: read(directory, scenario, "timeout-packets")?,
+            detections: read(directory, scenario, "detections")?,
+            growth: read(directory, scenario, "growth")?,
         })
     }
 }

@@ -12,6 +12,7 @@ use sim::scenario::cluster::ClusterScenario;
 use sim::scenario::multipath::{MultipathPolicy, MultipathTransfer};
 use sim::scenario::rate::RateScenario;
 use sim::scenario::shared_paths::SharedPaths;
+use sim::scenario::timeouts::{FailureDetection, TimeoutScenario, WindowGrowth};
 
 use super::oracle::TimeoutSetting;
 use super::place::FieldSpans;
@@ -30,6 +31,8 @@ pub enum FigureScenario {
     Paths(Box<PathSweep>),
     /// Many associations over the same paths (SCTP failover paper, section V).
     SharedPaths(Box<SharedPathSweep>),
+    /// Runs without anything random, which the closed forms describe (SCTP failover paper, sections II and III.7).
+    Timeouts(TimeoutSweep),
     /// The unused flow time as a function of the down time, from the formula alone, without a network (§5.1). In the unused flow time, the
     /// network works again, but the flow still waits for its timer.
     UnusedFlowTime(Sawtooth),
@@ -136,6 +139,49 @@ pub struct SharedPathSweep {
     pub network: SharedPaths,
 }
 
+/// Runs for the SCTP failover paper's closed forms.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimeoutSweep {
+    /// Detections of a cut path.
+    pub detections: Vec<FailureDetection>,
+    /// Path.Max.Retrans (PMR) in the scenarios of Figure 8.
+    pub path_max_retrans: Vec<u32>,
+    /// Initial congestion window in these scenarios, in packets.
+    pub initial_window_packets: u32,
+    /// Delays of the primary's and of the alternate's core link in these scenarios.
+    pub delays: [ScenarioSeconds; 2],
+    /// Slow start thresholds of transfers without loss, in packets.
+    pub thresholds_packets: Vec<u32>,
+    /// Receive buffer of these transfers, in bytes.
+    pub receive_buffer: u32,
+}
+
+impl TimeoutSweep {
+    /// The scenarios of Figure 8.
+    pub fn scenarios(&self) -> impl Iterator<Item = TimeoutScenario> {
+        let lost = [[false, false], [false, true], [true, false], [true, true]];
+        self.path_max_retrans.iter().flat_map(move |path_max_retrans| {
+            lost.map(|lost| TimeoutScenario {
+                path_max_retrans: *path_max_retrans,
+                lost,
+                delays: self.delays.map(|ScenarioSeconds(delay)| delay),
+                initial_window_packets: self.initial_window_packets,
+            })
+        })
+    }
+
+    /// The transfers without loss.
+    pub fn growths(&self) -> impl Iterator<Item = WindowGrowth> {
+        self.thresholds_packets
+            .iter()
+            .map(|threshold_packets| WindowGrowth {
+                threshold_packets: *threshold_packets,
+                receive_buffer: self.receive_buffer,
+            })
+    }
+}
+
 const fn one() -> u32 {
     1
 }
@@ -213,6 +259,7 @@ impl FigureScenario {
             }
             Self::Paths(sweep) => sweep.check(),
             Self::SharedPaths(sweep) => sweep.check(),
+            Self::Timeouts(sweep) => sweep.check(),
             Self::UnusedFlowTime(sawtooth) => sawtooth.check(),
         }
     }
@@ -234,7 +281,14 @@ fn impossible(field: impl Into<String>, what: impl Into<String>) -> Impossible {
 
 /// Checks that the top level of a file is exactly one known table. Returns the error otherwise.
 fn misplaced(tables: &[&str]) -> Option<Impossible> {
-    const KINDS: [&str; 5] = ["flows", "strings", "paths", "shared-paths", "unused-flow-time"];
+    const KINDS: [&str; 6] = [
+        "flows",
+        "strings",
+        "paths",
+        "shared-paths",
+        "timeouts",
+        "unused-flow-time",
+    ];
     let unknown = tables.iter().find(|table| !KINDS.contains(table));
     let wrong = match (unknown, tables) {
         (Some(unknown), _) => unknown,
@@ -465,6 +519,24 @@ impl SharedPathSweep {
         (empty.warm_up, empty.transfer.until) = (Duration::ZERO, Duration::ZERO);
         let checked = empty.run().map(drop);
         checked.map_err(|error| impossible(format!("{TABLE}.network"), error.to_string()))
+    }
+}
+
+impl TimeoutSweep {
+    fn check(&self) -> Result<(), Impossible> {
+        for growth in self.growths() {
+            let checked = growth.run().map(drop);
+            checked.map_err(|error| impossible("timeouts.receive_buffer", error.to_string()))?;
+        }
+        for scenario in self.scenarios() {
+            let checked = scenario.run().map(drop);
+            checked.map_err(|error| impossible("timeouts.delays", error.to_string()))?;
+        }
+        for detection in &self.detections {
+            let checked = detection.run().map(drop);
+            checked.map_err(|error| impossible("timeouts.detections", error.to_string()))?;
+        }
+        Ok(())
     }
 }
 

@@ -16,13 +16,15 @@ use sim::scenario::edge::EdgeRecovery as LocalRecovery;
 use sim::scenario::multipath::{MultipathPolicy, MultipathTransfer};
 use sim::scenario::rate::{RateResult, RateScenario};
 use sim::scenario::shared_paths::SharedPaths;
+use sim::scenario::timeouts::{FailureDetection, TimeoutScenario, WindowGrowth};
 
 use super::rows::{
-    BinRow, FairnessRow, FlowRow, MemoryRow, MultipathRow, QueueRow, Rows, ShareRow, SharedPathsRow,
-    StringsRun, TransferRow, WindowRow,
+    BinRow, DetectionRow, FairnessRow, FlowRow, GrowthRow, MemoryRow, MultipathRow, QueueRow, Rows, ShareRow,
+    SharedPathsRow, StringsRun, TimeoutPacketRow, TransferRow, WindowRow,
 };
 use super::scenario::{
     FigureScenario, FlowSweep, PathSweep, RecoveryPolicy, ScenarioSeconds, SharedPathSweep, StringSweep,
+    TimeoutSweep,
 };
 
 /// Bytes on a link per byte of payload. Receivers count payload only, links carry headers too.
@@ -58,6 +60,9 @@ enum SweepRunKind {
     SharedPaths {
         network: Box<SharedPaths>,
     },
+    Timeout(TimeoutScenario),
+    Detection(FailureDetection),
+    Growth(WindowGrowth),
 }
 
 /// The edges' local recovery in a run: the file's parameters with this policy.
@@ -93,6 +98,11 @@ impl FigureScenario {
             }
             Self::SharedPaths(sweep) => {
                 sweep.runs(seeds, &mut whats);
+                false
+            }
+            Self::Timeouts(sweep) => {
+                // Nothing in these runs depends on a seed.
+                sweep.runs(&mut whats);
                 false
             }
             Self::UnusedFlowTime(_) => false,
@@ -238,6 +248,14 @@ impl SharedPathSweep {
     }
 }
 
+impl TimeoutSweep {
+    fn runs(&self, whats: &mut Vec<SweepRunKind>) {
+        whats.extend(self.scenarios().map(SweepRunKind::Timeout));
+        whats.extend(self.detections.iter().copied().map(SweepRunKind::Detection));
+        whats.extend(self.growths().map(SweepRunKind::Growth));
+    }
+}
+
 impl SweepRun {
     /// Whether the run is played on this machine's kernel, and so needs the machine for itself.
     pub const fn is_on_kernel(&self) -> bool {
@@ -271,6 +289,9 @@ impl SweepRun {
             }
             SweepRunKind::Paths { transfer, seed } => self.play_transfer(transfer, *seed),
             SweepRunKind::SharedPaths { network } => self.play_shared_paths(network),
+            SweepRunKind::Timeout(scenario) => self.play_timeout(scenario),
+            SweepRunKind::Detection(detection) => self.play_detection(*detection),
+            SweepRunKind::Growth(growth) => self.play_growth(*growth),
         }
     }
 
@@ -315,6 +336,48 @@ impl SweepRun {
         })
     }
 
+    fn play_timeout(&self, scenario: &TimeoutScenario) -> Result<Rows> {
+        let packets = scenario.run()?.into_iter().map(|packet| TimeoutPacketRow {
+            run: self.number,
+            scenario: scenario.number(),
+            path_max_retrans: scenario.path_max_retrans,
+            after_ms: packet.after.as_millis() as u64,
+            path: packet.path,
+            number: packet.number,
+        });
+        Ok(Rows {
+            timeout_packets: packets.collect(),
+            ..Rows::default()
+        })
+    }
+
+    fn play_detection(&self, detection: FailureDetection) -> Result<Rows> {
+        let row = DetectionRow {
+            run: self.number,
+            path_max_retrans: detection.path_max_retrans,
+            first_rto_s: detection.rto.as_secs_f64(),
+            detected_s: detection.run()?.map(|detected| detected.as_secs_f64()),
+        };
+        Ok(Rows {
+            detections: vec![row],
+            ..Rows::default()
+        })
+    }
+
+    fn play_growth(&self, growth: WindowGrowth) -> Result<Rows> {
+        let counts = (1..).zip(growth.run()?);
+        let rows = counts.map(|(round_trip, packets)| GrowthRow {
+            run: self.number,
+            threshold_packets: growth.threshold_packets,
+            round_trip,
+            packets,
+        });
+        Ok(Rows {
+            growth: rows.collect(),
+            ..Rows::default()
+        })
+    }
+
     /// A name of the run's varied parameters, like `reno-3s-lowest` or `buffer-750-shared`.
     pub fn name(&self) -> String {
         match &self.what {
@@ -343,6 +406,14 @@ impl SweepRun {
                 let threshold = network.transfer.path_max_retrans;
                 format!("{:?}-pmr-{threshold}", network.queue).to_lowercase()
             }
+            SweepRunKind::Timeout(scenario) => {
+                format!("scenario-{}-pmr-{}", scenario.number(), scenario.path_max_retrans)
+            }
+            SweepRunKind::Detection(detection) => {
+                let (threshold, rto_s) = (detection.path_max_retrans, detection.rto.as_secs_f64());
+                format!("detection-pmr-{threshold}-rto-{rto_s}")
+            }
+            SweepRunKind::Growth(growth) => format!("growth-threshold-{}", growth.threshold_packets),
         }
     }
 
@@ -351,7 +422,10 @@ impl SweepRun {
         match &self.what {
             SweepRunKind::Cluster { cluster, .. } => cluster.flows(),
             SweepRunKind::Strings { rate, .. } => u64::from(rate.flows) * 2,
-            SweepRunKind::Paths { .. } => 1,
+            SweepRunKind::Paths { .. }
+            | SweepRunKind::Timeout(_)
+            | SweepRunKind::Detection(_)
+            | SweepRunKind::Growth(_) => 1,
             SweepRunKind::SharedPaths { network } => network.associations as u64,
         }
     }
@@ -364,7 +438,11 @@ impl SweepRun {
         match &self.what {
             SweepRunKind::Cluster { cluster, .. } => drop(cluster.run_traced(trace)?),
             SweepRunKind::Strings { rate, .. } => drop(rate.run_traced(trace)?),
-            SweepRunKind::Paths { .. } | SweepRunKind::SharedPaths { .. } => {
+            SweepRunKind::Paths { .. }
+            | SweepRunKind::SharedPaths { .. }
+            | SweepRunKind::Timeout(_)
+            | SweepRunKind::Detection(_)
+            | SweepRunKind::Growth(_) => {
                 bail!("a trace shows TCP only, and this scenario's hosts run SCTP")
             }
         }

@@ -6,6 +6,7 @@ pub mod edge;
 pub mod multipath;
 pub mod rate;
 pub mod shared_paths;
+pub mod timeouts;
 
 use proto::Instant;
 use proto::edge::InvalidRecovery;

@@ -1,110 +1,25 @@
 //! The timeout scenarios of the SCTP failover paper (section III.7, Figure 8), packet by packet. The tests compare the paper's equations
 //! with these packets.
-//!
-//! A packet A on the primary path is lost and times out. Then:
-//!
-//! ```text
-//!                              first packet to the primary    first packet to the alternate
-//!   scenario 1                 arrives                        arrives
-//!   scenario 2                 arrives                        is lost
-//!   scenario 3                 is lost                        arrives
-//!   scenario 4                 is lost                        is lost
-//! ```
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::time::Duration;
 
 use model::caro::{packets, scenario_3_round_trips, scenario_4_round_trips, slow_start_round_trips};
-use proto::Instant;
-use proto::sctp::chunk::SctpChunk;
-use proto::sctp::{SctpConfig, SctpMessage, Tsn, UserData};
-use steadfast_sim::multipath::{MultipathNetwork, PathConfig, SctpDeparture};
+use steadfast_sim::scenario::timeouts::{TimeoutScenario, WindowGrowth};
 
 /// A packet of host 0 after the timeout: milliseconds since the timeout, path, and TSN counted from A's. `None` is a heartbeat.
 type PacketOfFigure = (u64, usize, Option<u32>);
 
-/// The TSN of a packet's data.
-fn tsn(departure: &SctpDeparture<'_>) -> Option<Tsn> {
-    departure.packet.chunks.iter().find_map(|chunk| match chunk {
-        SctpChunk::Data(data) => Some(data.tsn),
-        _ => None,
-    })
-}
-
-fn is_heartbeat(departure: &SctpDeparture<'_>) -> bool {
-    matches!(departure.packet.chunks[0], SctpChunk::Heartbeat(_))
-}
-
-/// Reads what has arrived at `host`. If `host` is 0, sends at most `most` messages, as long as the send buffer has room.
-fn use_host(network: &mut MultipathNetwork, host: usize, most: usize) {
-    let Some(association) = network.association(host) else {
-        return;
-    };
-    while association.receive().is_some() {}
-    let message = SctpMessage {
-        stream: 0,
-        protocol: 0,
-        is_unordered: false,
-        data: UserData::Counted(1452),
-    };
-    let mut sent = 0;
-    while host == 0 && sent < most && association.send(message.clone()).is_ok() {
-        sent += 1;
-    }
-}
-
-/// Runs to `until`. Host 0 sends at most `most` messages at a time.
-fn run(network: &mut MultipathNetwork, until: Instant, most: usize) {
-    while let Some(host) = network.step(until) {
-        use_host(network, host, most);
-        network.settle(host);
-    }
-}
-
-/// Plays a scenario: after a transfer and a pause, packet A leaves alone on the primary path and is lost. More data waits when A times out.
-/// After the timeout, the first packet on each path is lost if `lost` says so. Returns what host 0 sends in the three seconds after the
-/// timeout.
+/// Plays a scenario. After the timeout, the first packet on each path is lost if `lost` says so.
 fn play(path_max_retrans: u32, lost: [bool; 2]) -> Vec<PacketOfFigure> {
-    let config = SctpConfig {
+    let scenario = TimeoutScenario {
         path_max_retrans,
-        heartbeat_interval: None,
-        // One packet, as in the figure.
-        initial_window: 1468,
-        // In the figure, new data is sent together with A's retransmission. In ns-2, which gave the paper's numbers, new data waits for
-        // a SACK after a timeout.
-        holds_new_after_timeout: false,
-        ..SctpConfig::paper()
+        lost,
+        delays: [Duration::from_millis(25); 2],
+        initial_window_packets: 1,
     };
-    let paths = [PathConfig::default(), PathConfig::default()];
-    let mut network = MultipathNetwork::new([config; 2], &paths, 1).expect("valid");
-    network.connect();
-    let second = |number| Instant::ZERO + Duration::from_secs(number);
-    run(&mut network, second(10), usize::MAX);
-    run(&mut network, second(20), 0);
-    let begun = network.now();
-    let sent = Rc::new(RefCell::new(Vec::new()));
-    let log = Rc::clone(&sent);
-    let (mut a, mut timed_out_at, mut to_lose) = (None::<Tsn>, None::<Instant>, lost);
-    network.set_loss(move |departure| {
-        let number = tsn(departure);
-        if departure.host == 1 || number.is_none() && !is_heartbeat(departure) {
-            return false;
-        }
-        let Some(first) = a else {
-            a = number;
-            return true;
-        };
-        let at = *timed_out_at.get_or_insert(departure.at);
-        let after = u64::try_from(departure.at.since(at).as_millis()).expect("a short run");
-        let number = number.map(|tsn| tsn.distance_from(first).cast_unsigned());
-        log.borrow_mut().push((after, departure.path, number));
-        std::mem::take(&mut to_lose[departure.path])
-    });
-    use_host(&mut network, 0, 1);
-    network.settle(0);
-    run(&mut network, begun + Duration::from_secs(4), usize::MAX);
-    sent.take()
+    let sent = scenario.run().expect("valid").into_iter();
+    sent.map(|packet| (packet.after.as_millis() as u64, packet.path, packet.number))
+        .collect()
 }
 
 /// Path and number of each packet before `until` milliseconds.
@@ -208,48 +123,16 @@ fn scenario_4_gains_with_pmr_0_until_the_patient_sender_has_timed_out() {
     );
 }
 
-/// Number of packets with data in each round trip of a transfer whose slow start ends at `threshold` packets.
-fn packets_per_round_trip(threshold: u32) -> Vec<usize> {
-    let config = SctpConfig {
-        initial_window: 1468,
-        initial_threshold: Some(threshold * 1468),
-        receive_buffer: 1 << 20,
-        send_buffer: 2 << 20,
-        heartbeat_interval: None,
-        // The equations do not model that a SACK waits for a second packet.
-        sack_delay: Duration::from_millis(3),
-        max_burst: 100,
-        ..SctpConfig::paper()
-    };
-    let mut network = MultipathNetwork::new([config; 2], &[PathConfig::default()], 1).expect("valid");
-    let times = Rc::new(RefCell::new(Vec::new()));
-    let log = Rc::clone(&times);
-    network.set_loss(move |departure| {
-        if departure.host == 0 && tsn(departure).is_some() {
-            log.borrow_mut().push(departure.at);
-        }
-        false
-    });
-    network.connect();
-    run(&mut network, Instant::ZERO + Duration::from_secs(4), usize::MAX);
-    let times = times.take();
-    // The round trip of a full packet is 94.5 ms, with its time on the links and the SACK's wait for a second packet.
-    let round = |at: &Instant| (at.since(times[0]).as_secs_f64() / 0.0945) as usize;
-    let mut counts = vec![0; 20];
-    for at in &times {
-        if let Some(count) = counts.get_mut(round(at)) {
-            *count += 1;
-        }
-    }
-    counts
-}
-
 /// Eq. 2 to 9: per round trip, the window grows by half in slow start, and by one packet after slow start. The test compares the total
 /// numbers of packets.
 #[test]
 fn a_transfer_sends_what_the_equations_say() {
     for threshold in [6, 10, 16] {
-        let counts = packets_per_round_trip(threshold);
+        let growth = WindowGrowth {
+            threshold_packets: threshold,
+            receive_buffer: 1 << 20,
+        };
+        let counts = growth.run().expect("valid");
         let mut sum = 0;
         for (round, count) in (1..).zip(&counts) {
             sum += count;
@@ -258,17 +141,17 @@ fn a_transfer_sends_what_the_equations_say() {
             let [least, most] =
                 [0.0, 3.0].map(|ahead| packets(f64::from(round) + ahead, f64::from(threshold)));
             assert!(
-                (least * 0.9..most * 1.1).contains(&(sum as f64)),
+                (least * 0.9..most * 1.1).contains(&f64::from(sum)),
                 "threshold {threshold}, {round} round trips: {sum} packets, {least} to {most} modelled: {counts:?}"
             );
         }
         // Eq. 5 to 7: the last ten round trips are in congestion avoidance.
-        let grown = counts[19] as f64 - counts[9] as f64;
+        let grown = f64::from(counts[19]) - f64::from(counts[9]);
         assert!((7.0..13.0).contains(&grown), "{counts:?}");
         let slow_start = slow_start_round_trips(20.0, f64::from(threshold));
         let left_at = counts
             .iter()
-            .position(|count| *count > threshold as usize)
+            .position(|count| *count > threshold)
             .expect("a larger window");
         assert!(
             (left_at as f64 - slow_start).abs() < 3.5,

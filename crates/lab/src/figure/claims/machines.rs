@@ -10,7 +10,7 @@ use sim::scenario::multipath::MultipathPolicy;
 use sim::scenario::shared_paths::dispersion;
 
 use super::claim::{ClaimEvidence, Expected, FigureClaim, FigureClaimResult, OURS, percent, seconds};
-use super::paths::{EQUAL, at_most_of, claim, rows, saved_by_threshold, time};
+use super::paths::{EQUAL, MeanTime, at_most_of, claim, rows, saved_by_threshold, time};
 use crate::figure::plot::paths::percent_of;
 use crate::figure::results::{Results, mean};
 use crate::figure::rows::MultipathRow;
@@ -58,7 +58,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         "",
         Expected::Holds,
         |results| {
-            let saved = saved_by_threshold(results, "caro-cross", 0, &[0])?;
+            let saved = saved_by_threshold(results, "caro-cross", 0, &[0])?.part;
             let has_losses = rows(results, "caro-cross")?.any(|row| row.timeouts > 0);
             Some(FigureClaimResult::new(
                 percent(saved),
@@ -76,7 +76,11 @@ pub const CLAIMS: &[FigureClaim] = &[
         |results| {
             let saved = |scenario| {
                 let of = [8, 10].map(|loss| saved_by_threshold(results, scenario, loss, &[0, 5, 10]));
-                mean(of.into_iter().collect::<Option<Vec<_>>>()?)
+                mean(
+                    of.into_iter()
+                        .map(|saved| Some(saved?.part))
+                        .collect::<Option<Vec<_>>>()?,
+                )
             };
             let (three, two) = (saved("caro-times-three-paths")?, saved(EQUAL)?);
             let here = format!("{}, {}", percent(three), percent(two));
@@ -302,39 +306,6 @@ fn spread(times: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
         times.iter().copied().reduce(f64::max)?,
     );
     Some(most / least - 1.0)
-}
-
-/// The mean of some transfer times, the square of the mean's standard error (`variance`), and the number of times.
-#[derive(Clone, Copy, Debug)]
-struct MeanTime {
-    mean: f64,
-    variance: f64,
-    count: f64,
-}
-
-impl MeanTime {
-    /// Computes the mean of `times`. `None` if there are no times.
-    fn of(times: &[f64]) -> Option<Self> {
-        let (middle, count) = (mean(times.iter().copied())?, times.len() as f64);
-        let squares: f64 = times.iter().map(|time| (time - middle).powi(2)).sum();
-        Some(Self {
-            mean: middle,
-            variance: squares / (count - 1.0).max(1.0) / count,
-            count,
-        })
-    }
-
-    /// Allowed difference by which this mean may exceed `other`: two standard errors, but at least 5 % of `other`. With fewer than five
-    /// seeds the error is not known well, so it is assumed to be large.
-    fn may_exceed(self, other: Self) -> f64 {
-        let error = 2.0 * (self.variance + other.variance).sqrt();
-        let unknown = if self.count < 5.0 {
-            0.4 * other.mean / self.count
-        } else {
-            0.0
-        };
-        error.max(0.05 * other.mean).max(unknown)
-    }
 }
 
 /// Judges the informed policy at each point of the grid, against the best CPT and against no CPT.

@@ -1,6 +1,7 @@
 //! The checkable claims of the HALR thesis and of the SCTP failover paper, one row each, and our results for them. Also our own claims.
 
 mod claim;
+mod closed_forms;
 mod compare;
 mod completion;
 mod kernel;
@@ -60,6 +61,7 @@ pub fn all() -> impl Iterator<Item = &'static FigureClaim> {
         completion::MODEL_CLAIMS,
         rate::CLAIMS,
         today::CLAIMS,
+        closed_forms::CLAIMS,
         paths::CLAIMS,
         machines::CLAIMS,
         kernel::CLAIMS,

@@ -1,5 +1,7 @@
 //! SCTP failover paper: spurious failovers (section III.2), transfer times (III.3, III.4) and permanent failovers (IV).
 
+use std::collections::BTreeSet;
+
 use super::claim::{ClaimEvidence, Expected, FigureClaim, FigureClaimResult, percent, seconds};
 use crate::figure::plot::paths::percent_of;
 use crate::figure::results::{Results, mean};
@@ -8,6 +10,7 @@ use crate::figure::rows::MultipathRow;
 const SPURIOUS: &str = "caro-spurious";
 pub const EQUAL: &str = "caro-times-90-90";
 const SLOW: &str = "caro-times-90-1040";
+const SLOWER: &str = "caro-informed-90-210";
 
 /// A claim by simulation.
 macro_rules! claim {
@@ -153,7 +156,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         |results| {
             let saved = [3, 5].map(|loss| saved_by_threshold(results, EQUAL, loss, &[0, 5, 10]));
             let [three, five] = saved;
-            let (three, five) = (three?, five?);
+            let (three, five) = (three?.part, five?.part);
             let here = format!("{}, {}", percent(three), percent(five));
             let seeds = rows(results, EQUAL)?.map(|row| row.seed).max()? as f64;
             let most = 0.04 + 0.04 / seeds.sqrt(); // chance
@@ -167,10 +170,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         "8 % loss on the primary path, 10 % on the alternate: time saved by PMR = 0 instead of 5",
         "4 %",
         Expected::Holds,
-        |results| {
-            let saved = saved_by_threshold(results, EQUAL, 8, &[10])?;
-            Some(FigureClaimResult::new(percent(saved), (-0.03..0.12).contains(&saved)).beside("5 %"))
-        },
+        |results| saved_by_threshold(results, EQUAL, 8, &[10])?.near(0.04, Some(0.049)),
     ),
     claim!(
         "caro-6a",
@@ -183,8 +183,33 @@ pub const CLAIMS: &[FigureClaim] = &[
             let saved = [8, 10].map(|loss| saved_by_threshold(results, SLOW, loss, &[0, 5, 10]));
             let [eight, ten] = saved;
             let (eight, ten) = (eight?, ten?);
-            let here = format!("{}, {}", percent(eight), percent(ten));
-            Some(FigureClaimResult::new(here, eight.min(ten) > 0.0))
+            let here = format!("{}, {}", percent(eight.part), percent(ten.part));
+            let is_better = |saved: Saved| saved.part > 2.0 * saved.error;
+            Some(FigureClaimResult::new(here, is_better(eight) && is_better(ten)))
+        },
+    ),
+    claim!(
+        "caro-6b",
+        "SCTP III.4",
+        "caro-6",
+        "The alternate path's round trip does not affect the time: 1040 ms against 90 ms, PMR = 0, losses of 3, 5, 8 and 10 % (time added)",
+        "nearly constant",
+        Expected::Differs(
+            "each timeout on the primary sends what it retransmits over the alternate, so the time grows with the number of timeouts; in \
+             ns-2, too, the alternate's round trip matters",
+        ),
+        |results| {
+            let mut added = Vec::new();
+            for loss in [3, 5, 8, 10] {
+                let [slow, equal] = [SLOW, EQUAL].map(|scenario| {
+                    let is_of = |row: &MultipathRow| is_cell(row, loss, &[5]) && row.path_max_retrans == 0;
+                    mean_time(results, scenario, is_of)
+                });
+                added.push(-Saved::of(slow?, equal?)?.part);
+            }
+            let here: Vec<_> = added.iter().copied().map(percent).collect();
+            let most = added.into_iter().reduce(f64::max)?;
+            Some(FigureClaimResult::new(here.join(", "), most < 0.05))
         },
     ),
     claim!(
@@ -194,7 +219,10 @@ pub const CLAIMS: &[FigureClaim] = &[
         "Equal delays, 5 % loss: CPT = 0 instead of 5 saves up to",
         "88 %",
         Expected::Holds,
-        |results| best(results, "caro-permanent-90-90", 0.88, "88 %"),
+        |results| {
+            let all = all_saved(results, "caro-informed-90-90")?;
+            all.into_iter().reduce(Saved::max)?.near(0.88, Some(0.88))
+        },
     ),
     claim!(
         "caro-10b",
@@ -204,8 +232,8 @@ pub const CLAIMS: &[FigureClaim] = &[
         "9 %",
         Expected::Holds,
         |results| {
-            let cost = -least_saved(results, "caro-permanent-90-90")?;
-            Some(FigureClaimResult::new(percent(cost), (0.0..0.2).contains(&cost)).beside("11 %"))
+            let all = all_saved(results, "caro-informed-90-90")?;
+            all.into_iter().reduce(Saved::min)?.cost().near(0.09, Some(0.11))
         },
     ),
     claim!(
@@ -215,7 +243,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         "Primary path with 5 % loss, alternate path of 210 ms without loss: CPT = 0 instead of 5 saves",
         "76 %",
         Expected::Holds,
-        |results| near_saved(results, "caro-permanent-90-210", 0, 0.76, 0.06),
+        |results| saved_by_change_over(results, SLOWER, 0)?.near(0.76, None),
     ),
     claim!(
         "caro-11b",
@@ -223,8 +251,11 @@ pub const CLAIMS: &[FigureClaim] = &[
         "caro-11",
         "Primary path with 5 % loss, alternate path of 210 ms with 1 % loss: CPT = 0 instead of 5 saves",
         "23 %",
-        Expected::Holds,
-        |results| near_saved(results, "caro-permanent-90-210", 1, 0.23, 0.12),
+        Expected::Differs(
+            "18 %: 982 s instead of 1203 s, and 23 % needs 926 s; with ns-2's release 3.8, the same transfer takes 980 ± 10 s in ns-2 and \
+             978 ± 9 s here",
+        ),
+        |results| saved_by_change_over(results, SLOWER, 1)?.near(0.23, None),
     ),
     claim!(
         "caro-11c",
@@ -234,14 +265,13 @@ pub const CLAIMS: &[FigureClaim] = &[
         "54 %",
         Expected::Holds,
         |results| {
-            let name = "caro-permanent-90-210";
-            let cost = -least_saved(results, name)?;
-            let costs = [2, 3, 5, 7, 10].map(|loss| saved_by_change_over(results, name, loss));
-            let all = costs.iter().all(|saved| saved.is_some_and(|saved| saved < 0.0));
-            Some(FigureClaimResult::new(
-                percent(cost),
-                all && (0.34..0.74).contains(&cost),
-            ))
+            let all = all_saved(results, SLOWER)?;
+            let cost = all.into_iter().reduce(Saved::min)?.cost();
+            let losses = alternates(results, SLOWER)?.into_iter().filter(|loss| *loss >= 2);
+            let mut costs = losses.map(|loss| saved_by_change_over(results, SLOWER, loss));
+            let result = cost.near(0.54, None)?;
+            let all_cost = costs.all(|saved| saved.is_some_and(|saved| saved.part < 0.0));
+            Some(FigureClaimResult::new(result.here, result.holds && all_cost))
         },
     ),
     claim!(
@@ -252,8 +282,13 @@ pub const CLAIMS: &[FigureClaim] = &[
         "",
         Expected::Holds,
         |results| {
-            let saved = least_saved(results, "caro-permanent-210-90")?;
-            Some(FigureClaimResult::new(percent(saved), saved > -0.05))
+            let saved = all_saved(results, "caro-informed-210-90")?
+                .into_iter()
+                .reduce(Saved::min)?;
+            Some(FigureClaimResult::new(
+                percent(saved.part),
+                saved.part > -ROUNDING - 3.0 * saved.error,
+            ))
         },
     ),
 ];
@@ -283,10 +318,12 @@ impl Share {
         self.some as f64 / self.all as f64
     }
 
-    /// The largest difference from the true fraction `part` that counts as chance: three standard deviations of a binomial distribution.
+    /// The largest difference from the fraction `part` of the paper that counts as chance: three standard deviations of the difference of
+    /// two binomial distributions.
     fn doubt(self, part: f64) -> f64 {
         let likely = part.clamp(0.02, 0.98);
-        3.0 * (likely * (1.0 - likely) / self.all as f64).sqrt()
+        let variance = likely * (1.0 - likely) * (1.0 / self.all as f64 + 1.0 / PAPER_TRANSFERS);
+        3.0 * variance.sqrt()
     }
 
     fn result(self, ns2: f64, holds: bool) -> FigureClaimResult {
@@ -294,12 +331,109 @@ impl Share {
         FigureClaimResult::new(here, holds).beside(percent(ns2))
     }
 
-    /// Whether the part lies between the paper's value and ns-2's value, with a tolerance of five percentage points plus chance.
+    /// Whether the part lies between the paper's value and ns-2's value, with a tolerance of the paper's rounding and chance.
     pub fn near(self, paper: f64, ns2: f64) -> Option<FigureClaimResult> {
         let [least, most] = [paper.min(ns2), paper.max(ns2)];
         let part = self.part();
-        let holds = part > least - 0.05 - self.doubt(least) && part < most + 0.05 + self.doubt(most);
+        let holds = part > least - ROUNDING - self.doubt(least) && part < most + ROUNDING + self.doubt(most);
         Some(self.result(ns2, holds))
+    }
+}
+
+/// The paper's numbers are whole percents.
+const ROUNDING: f64 = 0.005;
+/// Number of the paper's transfers per combination of parameters. The paper does not say it. But it has fractions below 1 % of the transfers
+/// with 11 losses of the alternate path together. Such a fraction needs more than 100 transfers, so ten per combination.
+const PAPER_PER_CELL: f64 = 10.0;
+/// Number of the paper's transfers with one loss of the primary path and one PMR.
+const PAPER_TRANSFERS: f64 = 11.0 * PAPER_PER_CELL;
+/// Fewest transfers from which a standard error is computed.
+const LEAST_TRANSFERS: f64 = 5.0;
+
+/// The mean of some transfer times, the square of the mean's standard error (`variance`), and the number of times.
+#[derive(Clone, Copy, Debug)]
+pub struct MeanTime {
+    pub mean: f64,
+    variance: f64,
+    count: f64,
+}
+
+impl MeanTime {
+    /// Computes the mean of `times`. `None` if there are no times.
+    pub fn of(times: &[f64]) -> Option<Self> {
+        let (middle, count) = (mean(times.iter().copied())?, times.len() as f64);
+        let squares: f64 = times.iter().map(|time| (time - middle).powi(2)).sum();
+        Some(Self {
+            mean: middle,
+            variance: squares / (count - 1.0).max(1.0) / count,
+            count,
+        })
+    }
+
+    /// Allowed difference by which this mean may exceed `other`: two standard errors, but at least 5 % of `other`. With fewer than five
+    /// seeds the error is not known well, so it is assumed to be large.
+    pub fn may_exceed(self, other: Self) -> f64 {
+        let error = 2.0 * (self.variance + other.variance).sqrt();
+        let unknown = if self.count < 5.0 {
+            0.4 * other.mean / self.count
+        } else {
+            0.0
+        };
+        error.max(0.05 * other.mean).max(unknown)
+    }
+}
+
+/// The fraction of a mean transfer time that another sender saves.
+#[derive(Clone, Copy, Debug)]
+pub struct Saved {
+    pub part: f64,
+    /// The fraction's standard error.
+    error: f64,
+    /// Number of transfers in each mean.
+    count: f64,
+}
+
+impl Saved {
+    /// What `own` saves against `other`. `None` if there are too few transfers.
+    fn of(own: MeanTime, other: MeanTime) -> Option<Self> {
+        let count = own.count.min(other.count);
+        let ratio = own.mean / other.mean;
+        let relative = own.variance / own.mean.powi(2) + other.variance / other.mean.powi(2);
+        (count >= LEAST_TRANSFERS).then(|| Self {
+            part: 1.0 - ratio,
+            error: ratio * relative.sqrt(),
+            count,
+        })
+    }
+
+    /// The same as a cost: the fraction by which the other sender is slower.
+    fn cost(self) -> Self {
+        Self {
+            part: -self.part,
+            ..self
+        }
+    }
+
+    fn max(self, other: Self) -> Self {
+        if other.part > self.part { other } else { self }
+    }
+
+    fn min(self, other: Self) -> Self {
+        if other.part < self.part { other } else { self }
+    }
+
+    /// Whether the fraction lies between the paper's value and ns-2's value. The tolerance is the paper's rounding and three standard errors
+    /// of the difference. The paper's own standard error is that of [`PAPER_PER_CELL`] transfers.
+    fn near(self, paper: f64, ns2: Option<f64>) -> Option<FigureClaimResult> {
+        let other = ns2.unwrap_or(paper);
+        let doubt = ROUNDING + 3.0 * self.error * (1.0 + self.count / PAPER_PER_CELL).sqrt();
+        let holds = self.part > paper.min(other) - doubt && self.part < paper.max(other) + doubt;
+        let here = format!("{:.1} ± {:.1} %", self.part * 100.0, self.error * 100.0);
+        let result = FigureClaimResult::new(here, holds);
+        Some(match ns2 {
+            Some(ns2) => result.beside(percent(ns2)),
+            None => result,
+        })
     }
 }
 
@@ -347,6 +481,17 @@ pub fn time(results: &Results, scenario: &str, is_of: impl Fn(&MultipathRow) -> 
     mean(of.filter_map(|row| row.completion_s))
 }
 
+/// As [`time`], with the standard error.
+fn mean_time(results: &Results, scenario: &str, is_of: impl Fn(&MultipathRow) -> bool) -> Option<MeanTime> {
+    let of = rows(results, scenario)?.filter(|row| is_of(row));
+    MeanTime::of(&of.filter_map(|row| row.completion_s).collect::<Vec<_>>())
+}
+
+/// Whether a transfer has this loss of the primary path and one of these losses of the alternate path, in percent.
+fn is_cell(row: &MultipathRow, primary: u32, alternates: &[u32]) -> bool {
+    percent_of(row.primary_loss) == primary && alternates.contains(&percent_of(row.alternate_loss))
+}
+
 /// The fraction of the transfer time that PMR = 0 saves against PMR = 5. Both times are means over these losses of the alternate path. All
 /// losses are in percent.
 pub fn saved_by_threshold(
@@ -354,52 +499,39 @@ pub fn saved_by_threshold(
     scenario: &str,
     primary: u32,
     alternates: &[u32],
-) -> Option<f64> {
+) -> Option<Saved> {
     let took = |path_max_retrans| {
-        time(results, scenario, |row| {
-            row.path_max_retrans == path_max_retrans
-                && percent_of(row.primary_loss) == primary
-                && alternates.contains(&percent_of(row.alternate_loss))
+        mean_time(results, scenario, |row| {
+            row.path_max_retrans == path_max_retrans && is_cell(row, primary, alternates)
         })
     };
-    Some(1.0 - took(0)? / took(5)?)
+    Saved::of(took(0)?, took(5)?)
 }
 
-/// The fraction of the transfer time that CPT = 0 saves against CPT = 5, with this loss of the alternate path in percent.
-fn saved_by_change_over(results: &Results, scenario: &str, alternate: u32) -> Option<f64> {
+/// The fraction of the transfer time that CPT = 0 saves against CPT = 5, with 5 % loss on the primary path and this loss of the alternate path
+/// in percent.
+fn saved_by_change_over(results: &Results, scenario: &str, alternate: u32) -> Option<Saved> {
     let took = |change_over| {
-        time(results, scenario, |row| {
-            row.change_over == Some(change_over) && percent_of(row.alternate_loss) == alternate
+        mean_time(results, scenario, |row| {
+            row.change_over == Some(change_over) && is_cell(row, 5, &[alternate])
         })
     };
-    Some(1.0 - took(0)? / took(5)?)
+    Saved::of(took(0)?, took(5)?)
+}
+
+/// The losses of the alternate path, in percent.
+fn alternates(results: &Results, scenario: &str) -> Option<BTreeSet<u32>> {
+    Some(
+        rows(results, scenario)?
+            .map(|row| percent_of(row.alternate_loss))
+            .collect(),
+    )
 }
 
 /// The fraction of the transfer time that CPT = 0 saves against CPT = 5, for each loss of the alternate path.
-fn all_saved(results: &Results, scenario: &str) -> Option<Vec<f64>> {
-    let losses = [0, 1, 2, 3, 5, 7, 10].map(|loss| saved_by_change_over(results, scenario, loss));
-    losses.into_iter().collect()
-}
-
-fn least_saved(results: &Results, scenario: &str) -> Option<f64> {
-    all_saved(results, scenario)?.into_iter().reduce(f64::min)
-}
-
-fn best(results: &Results, scenario: &str, paper: f64, ns2: &str) -> Option<FigureClaimResult> {
-    let saved = all_saved(results, scenario)?.into_iter().reduce(f64::max)?;
-    Some(FigureClaimResult::new(percent(saved), (saved - paper).abs() < 0.05).beside(ns2))
-}
-
-fn near_saved(
-    results: &Results,
-    scenario: &str,
-    loss: u32,
-    paper: f64,
-    within: f64,
-) -> Option<FigureClaimResult> {
-    let saved = saved_by_change_over(results, scenario, loss)?;
-    Some(FigureClaimResult::new(
-        percent(saved),
-        (saved - paper).abs() < within,
-    ))
+fn all_saved(results: &Results, scenario: &str) -> Option<Vec<Saved>> {
+    let losses = alternates(results, scenario)?.into_iter();
+    losses
+        .map(|loss| saved_by_change_over(results, scenario, loss))
+        .collect()
 }

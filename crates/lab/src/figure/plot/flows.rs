@@ -32,6 +32,7 @@ fn sweep(scenario: &FigureScenario) -> Option<&FlowSweep> {
         FigureScenario::Strings(_)
         | FigureScenario::Paths(_)
         | FigureScenario::SharedPaths(_)
+        | FigureScenario::Timeouts(_)
         | FigureScenario::UnusedFlowTime(_) => None,
     }
 }

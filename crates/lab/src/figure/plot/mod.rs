@@ -4,6 +4,7 @@ pub mod flows;
 pub mod models;
 pub mod paths;
 pub mod strings;
+pub mod timeouts;
 
 use super::palette::Colour;
 use super::scenario::RecoveryPolicy;

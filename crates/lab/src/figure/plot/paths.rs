@@ -99,7 +99,17 @@ pub fn spread(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
         .collect()
 }
 
-/// Mean transfer time as a function of the alternate path's loss, one panel per loss of the primary path (Figures 5, 6, 10, 11, 12).
+/// As [`times`], only with those transfers whose failovers may become permanent (Figures 10, 11, 12).
+pub fn permanent(scenario: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
+    let has_threshold = rows.multipath.iter().filter(|row| row.change_over.is_some());
+    let rows = Rows {
+        multipath: has_threshold.cloned().collect(),
+        ..Rows::default()
+    };
+    times(scenario, &rows, marks)
+}
+
+/// Mean transfer time as a function of the alternate path's loss, one panel per loss of the primary path (Figures 5 and 6).
 pub fn times(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     let losses: BTreeSet<u32> = rows
         .multipath

@@ -21,6 +21,7 @@ fn sweep(scenario: &FigureScenario) -> Option<&StringSweep> {
         FigureScenario::Flows(_)
         | FigureScenario::Paths(_)
         | FigureScenario::SharedPaths(_)
+        | FigureScenario::Timeouts(_)
         | FigureScenario::UnusedFlowTime(_) => None,
     }
 }
