@@ -17,6 +17,10 @@ use crate::process::{self, LoggedProcess};
 
 /// Port of the ssh tunnel over the first path, on the near host. The tunnel over the second path has the next port.
 const SSH_LISTEN: u16 = 5101;
+/// Time limit for an ssh client to log in. On a busy machine this takes many seconds.
+const LOGIN_LIMIT: Duration = Duration::from_secs(60);
+/// What an ssh client prints when it listens at its port.
+const LOGGED_IN: &str = "logged-in";
 /// Clock ticks per second in `/proc/PID/stat` (USER_HZ).
 const TICKS_PER_S: u64 = 100;
 
@@ -74,7 +78,8 @@ fn ssh_tunnels(network: &PathsNetwork, directory: &Path) -> Result<Vec<LoggedPro
         let mut command = near.command("ssh")?;
         command
             .args(SSH_OPTIONS.split(' '))
-            .args(["-o", "ExitOnForwardFailure=yes"])
+            .args(["-o", "ExitOnForwardFailure=yes", "-o", "PermitLocalCommand=yes"])
+            .args(["-o", &format!("LocalCommand=echo {LOGGED_IN}")])
             .args(["-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=3"])
             .arg("-i")
             .arg(directory.join("ssh-key"))
@@ -82,7 +87,10 @@ fn ssh_tunnels(network: &PathsNetwork, directory: &Path) -> Result<Vec<LoggedPro
             .arg(format!("127.0.0.1:{port}:127.0.0.1:{TCP_PEER_PORT}"))
             .args(["-N", &format!("root@10.{}.0.2", path + 1)]);
         let mut client = LoggedProcess::start(&format!("ssh-{path}"), command, directory)?;
-        wait_listening(&mut client, near, port)?;
+        // A connection to the port would reach the receiver, which takes only one.
+        client.wait_until("log in", LOGIN_LIMIT, |client| {
+            client.output().contains(LOGGED_IN)
+        })?;
         processes.push(client);
     }
     Ok(processes)
