@@ -321,7 +321,8 @@ const CHANGES: &[ScenarioChange] = &[
         "paths = [{ delay = 0.026 }",
         &["caro-5a"],
     ),
-    ("caro-times-90-90", SHORT.0, SHORT.1, &["caro-5b", "caro-5c"]),
+    ("caro-times-90-90", SHORT.0, SHORT.1, &["caro-5b"]),
+    ("caro-times-90-90", "{ delay = 0.025 }]", MODEST, &["caro-5c"]),
     ("caro-times-90-1040", "{ delay = 0.5 }]", NARROW, &["caro-6a"]),
     // The timeouts that are compared with closed forms
     (
@@ -359,13 +360,14 @@ const CHANGES: &[ScenarioChange] = &[
             "caro-8d",
             "caro-8e",
             "caro-eq-1",
+            "caro-eq-10",
             "caro-eq-9",
         ],
     ),
     (
         "caro-timeouts",
         "receive_buffer = 1_048_576",
-        "receive_buffer = 4_500",
+        "receive_buffer = 2_920",
         &["caro-eq-2", "caro-eq-4", "caro-eq-5", "caro-eq-8"],
     ),
     (
@@ -387,7 +389,7 @@ const CHANGES: &[ScenarioChange] = &[
         &["caro-11a", "caro-11c"],
     ),
     (
-        "caro-informed-90-210",
+        "caro-permanent-90-210",
         "{ delay = 0.085 }]",
         "{ delay = 0.080 }]",
         &["caro-11b"],

@@ -344,16 +344,18 @@ fn thinned(name: &str, text: &str) -> String {
     let is_informed = name.starts_with("caro-informed");
     for line in text.lines() {
         let line = match (name, line.split_once(" = ").unwrap_or_default()) {
-            (_, ("primary_losses", _)) if is_informed => "primary_losses = [0.05, 0.08]\ntransfers = 5",
+            (_, ("primary_losses", _)) if is_informed => "primary_losses = [0.05, 0.08]\ntransfers = 10",
             (_, ("alternate_losses", _)) if is_informed => "alternate_losses = [0.0, 0.01, 0.05, 0.09]",
             (_, ("change_overs", _)) if is_informed => "change_overs = [0, 5]",
             ("caro-times-90-90" | "caro-times-90-1040", ("alternate_losses", _)) => {
-                "alternate_losses = [0.0, 0.05, 0.10]\ntransfers = 5"
+                "alternate_losses = [0.0, 0.05, 0.10]\ntransfers = 10"
             }
             ("caro-times-90-90" | "caro-times-90-1040", ("path_max_retrans", _)) => {
                 "path_max_retrans = [0, 5]"
             }
-            ("caro-times-three-paths", ("path_max_retrans", _)) => "path_max_retrans = [0, 5]\ntransfers = 5",
+            ("caro-times-three-paths", ("path_max_retrans", _)) => {
+                "path_max_retrans = [0, 5]\ntransfers = 10"
+            }
             ("caro-spurious", ("alternate_losses", _)) => "alternate_losses = [0.0, 0.07]",
             ("caro-spurious-low", ("alternate_losses", _)) => "alternate_losses = [0.0, 0.07]",
             ("caro-spurious-low", ("transfers", _)) => "transfers = 17",
