@@ -12,6 +12,9 @@ use crate::figure::palette::{Colour, SERIES};
 use crate::figure::rows::Rows;
 use crate::figure::scenario::FigureScenario;
 
+/// Points of a run's lines, by the lines' names.
+type PointsByPath<'a> = BTreeMap<&'a str, Vec<(f64, f64)>>;
+
 /// Vertical place of heartbeats among the numbers of packets.
 const HEARTBEATS_AT: f64 = -10.0;
 
@@ -49,7 +52,7 @@ pub fn detection(_: &FigureScenario, rows: &Rows, _: Marks) -> Vec<Panel> {
 
 /// The packets after the timeout: one panel per scenario and PMR (Figure 8).
 pub fn packets(_: &FigureScenario, rows: &Rows, _: Marks) -> Vec<Panel> {
-    let mut runs: BTreeMap<(u32, u32), BTreeMap<&str, Vec<(f64, f64)>>> = BTreeMap::new();
+    let mut runs: BTreeMap<(u32, u32), PointsByPath<'_>> = BTreeMap::new();
     for row in &rows.timeout_packets {
         let name = match (row.number, row.path) {
             (None, _) => "heartbeat",
@@ -62,7 +65,7 @@ pub fn packets(_: &FigureScenario, rows: &Rows, _: Marks) -> Vec<Panel> {
             .or_default()
             .push((row.after_ms as f64 / 1e3, number));
     }
-    let of_run = |((scenario, threshold), run): ((u32, u32), BTreeMap<&str, Vec<(f64, f64)>>)| {
+    let of_run = |((scenario, threshold), run): ((u32, u32), PointsByPath<'_>)| {
         let series = run.into_iter().map(|(name, points)| {
             let colour = match name {
                 "heartbeat" => Colour::Orange,
