@@ -160,7 +160,7 @@ impl OpenConnections {
     }
 }
 
-/// Whether the connection has been silent so long that it may be gone.
+/// Whether the server has said nothing on the connection for [`SILENT`] or longer. The connection may then be gone.
 pub(super) fn is_silent(connection: &Connection, now: Instant) -> bool {
     now.since(connection.silent_since()) >= SILENT
 }
