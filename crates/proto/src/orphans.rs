@@ -211,6 +211,11 @@ impl ServiceOrphans {
         std::mem::take(&mut self.waiting)
     }
 
+    /// The connection of `client` moves here, although its process lives ([`crate::migration`]).
+    pub(crate) fn note_taken(&mut self, client: SocketAddr) {
+        self.taken.insert(client);
+    }
+
     /// Whether the latest connection of `client` was taken over alone, without the service.
     pub(crate) fn has_taken(&self, client: &SocketAddr) -> bool {
         self.taken.contains(client)

@@ -94,6 +94,7 @@ impl Service {
             match (connection, &mut self.takeover) {
                 (Some(connection), Some(takeover)) if takeover.may_give_back(client, connection) => {
                     takeover.release(connection);
+                    self.orphans.note_taken(client);
                     held.push(client);
                 }
                 _ => ended.push(client), // the client has ended the connection meanwhile

@@ -9,6 +9,7 @@ use crate::Seq;
 use crate::action::{Echo, Gate, Heartbeat, OperatorReport, ServiceAction, ServiceBeat, ServiceIndex};
 use crate::connection::Connection;
 use crate::follower::RestartPolicy;
+use crate::migration::{MigrationBeat, MigrationOffer};
 use crate::node::fixture::{BEAT, at, beat, config, next_action};
 use crate::orphans::Orphans;
 use crate::packet::{Checksum, Flags, Segment, TcpOptions};
@@ -266,13 +267,17 @@ fn what_was_logged_before_a_long_absence_is_taken_over_if_the_primary_has_confir
 /// At `now` the node hears a heartbeat of the primary. The heartbeat reports that the process that served `clients` has died, and echoes
 /// the heartbeat that the node sent at `echo`.
 fn tell_orphans(node: &mut Node, now: Instant, sequence: u64, echo: Instant, clients: &[SocketAddr]) {
-    let beat = ServiceBeat {
-        orphans: Orphans {
-            first: 0,
-            clients: clients.to_vec(),
-        },
-        ..beat(node.service(0).vip(), (Role::Primary, 2), true)
+    let orphans = Orphans {
+        first: 0,
+        clients: clients.to_vec(),
     };
+    tell(node, now, sequence, echo, |beat| beat.orphans = orphans);
+}
+
+/// At `now` the node hears a heartbeat of the primary, with this change. The heartbeat echoes the one that the node sent at `echo`.
+fn tell(node: &mut Node, now: Instant, sequence: u64, echo: Instant, change: impl FnOnce(&mut ServiceBeat)) {
+    let mut beat = beat(node.service(0).vip(), (Role::Primary, 2), true);
+    change(&mut beat);
     let heartbeat = Heartbeat {
         node: "alpha".to_owned(),
         incarnation: 1,
@@ -289,6 +294,67 @@ fn tell_orphans(node: &mut Node, now: Instant, sequence: u64, echo: Instant, cli
 
 fn clients(ports: std::ops::RangeInclusive<u16>) -> Vec<SocketAddr> {
     ports.map(|port| ([10, 1, 0, 1], port).into()).collect()
+}
+
+/// A connection that moves is prepared, and nothing more, until the primary has released it. A wire answers for connections that it has, so
+/// that a client whose connection is gone learns of it.
+#[test]
+fn what_is_released_moves_here_and_what_is_withdrawn_is_given_back() {
+    let mut node = wire(1);
+    let opened = open(&mut node, 0, 1..=2, b"");
+    let clients = clients(1..=2);
+    let mut now = at(10);
+    node.handle_timeout(now);
+    let offer = |number: u64, is_released| MigrationOffer {
+        number,
+        client: clients[usize::try_from(number).expect("small")],
+        is_released,
+    };
+    let beat = |offers| {
+        let answers = Vec::new();
+        |beat: &mut ServiceBeat| beat.migration = Some(MigrationBeat { offers, answers })
+    };
+    tell(
+        &mut node,
+        now,
+        1,
+        now,
+        beat(vec![offer(0, false), offer(1, false)]),
+    );
+    let prepared = carry_out(&mut node, &mut now, Duration::ZERO);
+    let of = |done: &[(Action, bool)]| -> Vec<ServiceAction> {
+        let services = done.iter().filter_map(|(action, _)| match action {
+            Action::Service(_, action) => Some(action.clone()),
+            _ => None,
+        });
+        services.collect()
+    };
+    let reserved = ServiceAction::Reserve {
+        clients: clients.clone(),
+    };
+    assert!(of(&prepared).contains(&reserved), "{prepared:?}");
+    assert_eq!(restored(&prepared).len(), 2);
+    let speaks = |action: &ServiceAction| matches!(action, ServiceAction::Activate { .. });
+    assert!(!of(&prepared).iter().any(speaks), "{prepared:?}");
+
+    tell(&mut node, now, 2, now, beat(vec![offer(0, true)]));
+    let taken = of(&carry_out(&mut node, &mut now, Duration::ZERO));
+    let (connection, client) = (opened[1], clients[1]);
+    assert!(taken.contains(&ServiceAction::GiveBack { connection, client }));
+    let active: Vec<_> = taken.iter().filter(|action| speaks(action)).collect();
+    assert_eq!(
+        active,
+        [&ServiceAction::Activate {
+            connection: opened[0]
+        }]
+    );
+
+    for (port, is_answered) in [(1, true), (2, false)] {
+        say(&mut node, 0, port, Direction::In, Flags::ACK, (1_000_000, b"x"));
+        let said = of(&carry_out(&mut node, &mut now, Duration::ZERO));
+        let answers = |action: &ServiceAction| matches!(action, ServiceAction::Transmit(_));
+        assert_eq!(said.iter().any(answers), is_answered, "{port}: {said:?}");
+    }
 }
 
 /// The wire must not adopt orphans after its lease has ended, not even under `fail-stop`: the primary may have gone on alone since then.
