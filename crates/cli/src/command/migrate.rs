@@ -1,5 +1,6 @@
 //! The command `steadfast migrate`: gives the order to the primary, shows the progress, and says what has become of the connections.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ struct MigrationOutcome {
     moved: u64,
     stayed: u64,
     /// The latest connections that stayed, each with the reason.
-    reasons: Vec<(String, String)>,
+    reasons: Vec<(SocketAddr, String)>,
     took_ms: f64,
 }
 
@@ -50,17 +51,13 @@ pub(super) fn migrate(wish: MigrateOptions) -> Result<(), CommandError> {
     control::order(&state_dir, order).map_err(no_answer)?;
     let after = wait(&state_dir, &wish.service, begun, within + GRACE)?;
     let stayed = after.stayed - before.stayed.min(after.stayed);
-    let reasons = after
-        .reasons
-        .iter()
-        .take(usize::try_from(stayed).unwrap_or(usize::MAX));
+    let mut reasons = after.reasons;
+    reasons.truncate(usize::try_from(stayed).unwrap_or(usize::MAX));
     let outcome = MigrationOutcome {
         ok: stayed == 0,
         moved: after.moved - before.moved.min(after.moved),
         stayed,
-        reasons: reasons
-            .map(|(client, why)| (client.to_string(), why.clone()))
-            .collect(),
+        reasons,
         took_ms: begun.elapsed().as_secs_f64() * 1000.0,
     };
     if wish.json {
