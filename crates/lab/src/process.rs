@@ -359,11 +359,20 @@ mod tests {
 
     #[test]
     fn memory_that_is_used_is_seen() {
-        let before = anonymous_memory(Pid::this()).unwrap();
-        let used = std::hint::black_box(vec![1_u8; 32 << 20]);
-        let after = anonymous_memory(Pid::this()).unwrap();
-        assert!(after >= before + (16 << 20), "{before} {after}");
-        drop(used);
+        let directory = tempfile::tempdir().unwrap();
+        let memory_of = |label, script: &str| {
+            let command = group_leader("sh", &["-c", script]);
+            let mut process = LoggedProcess::start(label, command, directory.path()).unwrap();
+            let limit = Duration::from_secs(60);
+            process
+                .wait_until("print", limit, |process| process.output().ends_with('\n'))
+                .unwrap();
+            anonymous_memory(process.pid()).unwrap()
+        };
+        let small = memory_of("small", "echo ready; sleep 1000");
+        let text = "text=$(head -c 32M /dev/zero | tr '\\0' x)";
+        let large = memory_of("large", &format!("{text}; echo ready; sleep 1000; echo $text"));
+        assert!(large >= small + (32 << 20), "{small} {large}");
     }
 
     #[test]
