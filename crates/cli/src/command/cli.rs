@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::control::ChosenClient;
+
 /// Keeps live TCP connections alive when a server fails, without changing the clients.
 #[derive(Debug, Parser)]
 #[command(name = "steadfast", version, max_term_width = 100)]
@@ -190,7 +192,7 @@ pub(super) struct MigrateOptions {
     pub to: String,
     /// Move only the connections of this client: an address, or an address and a port
     #[arg(long, value_name = "ADDRESS[:PORT]")]
-    pub client: Option<String>,
+    pub client: Option<ChosenClient>,
     /// Time that connections have to become movable, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub within: u64,

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::cli::MigrateOptions;
 use super::error::CommandError;
-use super::show::{choose, no_answer};
+use super::show::{choose, no_answer, service_named};
 use crate::control::{self, MigrationStatus, Order};
 
 /// Time between two requests for the status.
@@ -33,7 +33,15 @@ struct MigrationOutcome {
 pub(super) fn migrate(wish: MigrateOptions) -> Result<(), CommandError> {
     let state_dir = choose(&wish.node)?;
     let within = Duration::from_secs(wish.within);
-    let before = migrations(&state_dir, &wish.service)?;
+    let status = control::status(&state_dir).map_err(no_answer)?;
+    let before = &service_named(&status, &wish.service)?.migrations;
+    if status.peer.name != wish.to {
+        let why = format!(
+            "the other node of {} is {}, not {}",
+            wish.service, status.peer.name, wish.to
+        );
+        return Err(CommandError::Use(why));
+    }
     if before.pending > 0 {
         let why = anyhow!(
             "{} connections are on their way already; wait for them",
@@ -107,7 +115,5 @@ fn wait(
 
 fn migrations(state_dir: &Path, name: &str) -> Result<MigrationStatus, CommandError> {
     let status = control::status(state_dir).map_err(no_answer)?;
-    let service = status.services.into_iter().find(|service| service.name == name);
-    let service = service.ok_or_else(|| CommandError::Failed(anyhow!("this node has no service {name}")))?;
-    Ok(service.migrations)
+    Ok(service_named(&status, name)?.migrations.clone())
 }

@@ -9,7 +9,7 @@ use proto::role::Role;
 
 use super::cli::NodeOption;
 use super::error::CommandError;
-use super::show::{choose, no_answer};
+use super::show::{choose, no_answer, service_named};
 use crate::config::Config;
 use crate::control::{self, Order, ServiceStatus};
 
@@ -21,10 +21,7 @@ const POLL: Duration = Duration::from_millis(20);
 pub(super) fn handover(node: &NodeOption, service: String) -> Result<(), CommandError> {
     let state_dir = choose(node)?;
     let before = control::status(&state_dir).map_err(no_answer)?;
-    let was_backup = before
-        .services
-        .iter()
-        .any(|status| status.name == service && status.state == Role::Backup);
+    let was_backup = service_named(&before, &service)?.state == Role::Backup;
     give(
         &state_dir,
         Order::Handover {
@@ -39,13 +36,11 @@ pub(super) fn handover(node: &NodeOption, service: String) -> Result<(), Command
 
 pub(super) fn bypass(node: &NodeOption, service: String, off: bool) -> Result<(), CommandError> {
     let state_dir = choose(node)?;
-    if !off {
-        let status = control::status(&state_dir).map_err(no_answer)?;
-        let serves = |status: &&ServiceStatus| status.name == service && status.state.may_speak();
-        if status.services.iter().any(|status| serves(&status)) {
-            let why = anyhow!("this node serves {service}: ask its backup, or hand it over first");
-            return Err(CommandError::Failed(why));
-        }
+    let before = control::status(&state_dir).map_err(no_answer)?;
+    let serves = service_named(&before, &service)?.state.may_speak();
+    if serves && !off {
+        let why = anyhow!("this node serves {service}: ask its backup, or hand it over first");
+        return Err(CommandError::Failed(why));
     }
     let order = Order::Leave {
         service: Some(service.clone()),

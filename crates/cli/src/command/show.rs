@@ -87,6 +87,17 @@ pub(super) fn no_answer(error: ControlClientError) -> CommandError {
     }
 }
 
+/// The status of the service `name` in the node's `status`.
+pub(super) fn service_named<'a>(
+    status: &'a NodeStatus,
+    name: &str,
+) -> Result<&'a ServiceStatus, CommandError> {
+    let mut services = status.services.iter();
+    services
+        .find(|service| service.name == name)
+        .ok_or_else(|| CommandError::Use(format!("node {} has no service {name}", status.node)))
+}
+
 /// Prints to stdout. A reader that closes the pipe early is no error.
 fn print(text: &str) -> Result<(), CommandError> {
     match io::stdout().lock().write_all(text.as_bytes()) {

@@ -4,6 +4,7 @@
 //! request as one line of JSON and gets one line of JSON back: `{"ok": …}` or `{"error": "…"}`. Then the connection ends.
 //! Requests and answers are bounded in size and time, so no client can delay the node.
 
+mod chosen;
 mod client;
 mod edge;
 mod line;
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::NodeRole;
 
+pub use chosen::{ChosenClient, NoClientError};
 pub use client::{ControlClientError, connections, edge_status, order, restored, status, tunnel_status};
 pub use edge::{CounterStatus, EdgeStatus, StringStatus};
 pub use server::{Asker, Call, CallReply, ControlServer, ControlServerError, ExportRequest};
@@ -70,7 +72,7 @@ pub enum Order {
         /// The other node's name.
         to: String,
         /// Only the connections of this client: its address, with or without a port. `None`: all.
-        client: Option<String>,
+        client: Option<ChosenClient>,
         /// A connection that has not moved by then, counted from now in milliseconds, stays.
         within_ms: u64,
     },

@@ -1,6 +1,6 @@
 //! Carries out the operator's orders.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use agent::Core;
@@ -8,7 +8,7 @@ use proto::action::ServiceIndex;
 use proto::service::ServiceInput;
 
 use super::kernel::LinuxKernel;
-use crate::control::Order;
+use crate::control::{ChosenClient, Order};
 
 /// Passes an order to the node. `peer` is the other node's name.
 ///
@@ -33,7 +33,7 @@ pub fn give(node: &mut Core, kernel: &LinuxKernel, peer: &str, order: &Order) ->
             if to != peer {
                 return Err(format!("the other node of {service} is {peer}, not {to}"));
             }
-            migrate(node, index, client.as_deref(), *within_ms)
+            migrate(node, index, *client, *within_ms)
                 .map_err(|why| format!("no connection of {service} can move: {why}"))
         }
         Order::Leave { service, leaves } => {
@@ -57,48 +57,30 @@ pub fn give(node: &mut Core, kernel: &LinuxKernel, peer: &str, order: &Order) ->
 }
 
 /// Orders connections to move to the other node.
-fn migrate(node: &mut Core, index: ServiceIndex, client: Option<&str>, within_ms: u64) -> Result<(), String> {
+fn migrate(
+    node: &mut Core,
+    index: ServiceIndex,
+    chosen: Option<ChosenClient>,
+    within_ms: u64,
+) -> Result<(), String> {
     let now = linux::clock::now();
     if let Some(why) = node.cannot_migrate(now, index) {
         return Err(why.to_string());
     }
-    let chosen = client.map_or(Ok(ChosenClients::All), ChosenClients::parse)?;
     let vip = node.service(index).vip();
     let open = linux::network::sockets::open_behind(vip, None).map_err(|error| error.to_string())?;
     let clients = open.into_iter().map(|(client, _)| client);
-    let clients: Vec<SocketAddr> = clients.filter(|client| chosen.has(client)).collect();
+    let clients: Vec<SocketAddr> = clients
+        .filter(|client| chosen.is_none_or(|chosen| chosen.has(client)))
+        .collect();
     if clients.is_empty() {
-        return Err(client.map_or("it has no connections here".to_owned(), |client| {
+        return Err(chosen.map_or("it has no connections here".to_owned(), |client| {
             format!("it has no connection of {client} here")
         }));
     }
     let until = now + Duration::from_millis(within_ms);
     node.handle(now, index, ServiceInput::Migrate { clients, until });
     Ok(())
-}
-
-/// The connections that are to move.
-enum ChosenClients {
-    All,
-    Host(IpAddr),
-    Connection(SocketAddr),
-}
-
-impl ChosenClients {
-    fn parse(text: &str) -> Result<Self, String> {
-        let host = text.parse().map(Self::Host);
-        host.or_else(|_| text.parse().map(Self::Connection)).map_err(|_| {
-            format!("{text} is no client: expected an address, 192.0.2.1, or an address with a port, 192.0.2.1:40000 or [2001:db8::1]:40000")
-        })
-    }
-
-    fn has(&self, client: &SocketAddr) -> bool {
-        match self {
-            Self::All => true,
-            Self::Host(host) => client.ip() == *host,
-            Self::Connection(connection) => client == connection,
-        }
-    }
 }
 
 fn find(

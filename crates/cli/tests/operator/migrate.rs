@@ -24,21 +24,21 @@ fn an_order_that_makes_no_sense_is_refused_with_the_reason() {
         (
             &one,
             &["web", "--to", "nobody"],
-            1,
+            2,
             "is sf-test-migrate-two, not nobody",
         ),
         (
             &one,
             &["nothing", "--to", names[1]],
-            1,
-            "this node has no service nothing",
+            2,
+            "node sf-test-migrate-one has no service nothing",
         ),
         (&one, &["web", "--to", names[1]], 1, "it has no connections here"),
         (
             &one,
             &["web", "--to", names[1], "--client", "10.1"],
-            1,
-            "10.1 is no client: expected an address",
+            2,
+            "expected an address, 192.0.2.1, or",
         ),
         (
             &two,
@@ -53,6 +53,16 @@ fn an_order_that_makes_no_sense_is_refused_with_the_reason() {
             "0 is not in 1..=3600",
         ),
     ];
+    for verb in ["handover", "bypass"] {
+        let words = [verb, "nothing", "--config", one.config.to_str().unwrap()];
+        let refused = lan.node.run(|| CommandOutput::of(&mut steadfast(&words)));
+        assert_eq!(refused.code, 2, "{verb}: {}", refused.errors);
+        assert!(
+            refused.errors.contains("has no service nothing"),
+            "{}",
+            refused.errors
+        );
+    }
     for (node, words, code, reason) in refusals {
         let refused = migrate(&node.config, words);
         assert_eq!(refused.code, code, "{words:?}: {}", refused.errors);
