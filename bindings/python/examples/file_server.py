@@ -9,17 +9,16 @@ connection is closed because it is idle.
 """
 
 import dataclasses
+import functools
 import os
 import re
 import socket
 import stat
 import struct
 import sys
-import threading
-import time
 import urllib.parse
 
-import steadfast
+import tcp_server
 
 BLOCK = 256 * 1024
 HEAD_MAX = 8192
@@ -107,10 +106,7 @@ class Session:
         self.now = Snapshot()
 
     def serve(self):
-        try:
-            state = steadfast.import_state(self.connection)
-        except steadfast.NotProtected:
-            state = None  # a connection of an unprotected address is new
+        state = tcp_server.import_state(self.connection)
         if state is not None:
             self.now = Snapshot.from_bytes(state)
         if self.now.file:
@@ -124,15 +120,7 @@ class Session:
             self.answer_request()
 
     def export(self):
-        """Exports the state without waiting. After a failure, a takeover would go on from an earlier snapshot."""
-        try:
-            steadfast.export_state(self.connection, self.now.to_bytes(), wait=False)
-        except steadfast.NotProtected:
-            pass
-        except (steadfast.Emigrated, steadfast.Closed) as error:
-            raise ConnectionError from error
-        except (steadfast.SnapshotError, OSError) as error:
-            print(f"cannot export a state; a takeover would go on from an earlier one: {error}", file=sys.stderr)
+        tcp_server.export(self.connection, self.now.to_bytes())
 
     def open_file(self):
         """Opens a regular file below the directory. Returns None if there is none of this name."""
@@ -213,59 +201,15 @@ class Session:
         self.connection.sendall(head.encode(), flags)
 
 
-def finish(connection):
-    """Ends the output, then reads until the client ends its input too.
-
-    If a server closes a connection with unread input, TCP resets it, and the client may lose the end of the output.
-    """
-    connection.settimeout(1)
-    connection.shutdown(socket.SHUT_WR)
-    for _ in range(256):
-        if not connection.recv(4096):
-            break
-
-
-def run_connection(connection, directory):
-    with connection:
-        try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            Session(connection, directory).serve()
-            finish(connection)
-        except (steadfast.Emigrated, steadfast.Closed, EOFError, ConnectionError, TimeoutError):
-            pass  # the other node serves the client now, or the client has gone
-        except (steadfast.SnapshotError, OSError, struct.error) as error:
-            print(f"a connection is closed: {error}", file=sys.stderr)
-
-
-def run_listener(listener, directory):
-    while True:
-        try:
-            connection, _ = listener.accept()
-        except OSError:
-            time.sleep(0.01)  # nothing to accept after all, or too many open files
-            continue
-        threading.Thread(target=run_connection, args=(connection, directory), daemon=True).start()
-
-
-def listen_at(address):
-    """A socket that listens at `address`, which is ADDRESS:PORT or [IPV6]:PORT."""
-    host, _, port = address.rpartition(":")
-    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
-    return socket.create_server((host.strip("[]"), int(port)), family=family, backlog=socket.SOMAXCONN)
+def serve(connection, directory):
+    Session(connection, directory).serve()
 
 
 def main():
     if len(sys.argv) < 3:
         sys.exit("usage: file_server.py DIRECTORY ADDRESS:PORT...")
     directory = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)
-    listeners = [listen_at(address) for address in sys.argv[2:]]
-    names = [listener.getsockname()[:2] for listener in listeners]
-    print("ready:", *(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in names), flush=True)
-    threads = [threading.Thread(target=run_listener, args=(listener, directory), daemon=True) for listener in listeners]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    tcp_server.run(sys.argv[2:], functools.partial(serve, directory=directory), (struct.error,))
 
 
 if __name__ == "__main__":

@@ -20,17 +20,17 @@ on the input and on the outcomes of the transactions, which the database keeps. 
 
 import argparse
 import dataclasses
+import functools
 import json
 import re
-import socket
 import sys
-import threading
 import time
 
 import psycopg2
 
 import steadfast
 import steadfast_pg
+import tcp_server
 
 HEAD_MAX = 8192
 BODY_MAX = 64 * 1024
@@ -147,10 +147,7 @@ class Session:
         self.now = Snapshot()
 
     def serve(self):
-        try:
-            state = steadfast.import_state(self.connection)
-        except steadfast.NotProtected:
-            state = None  # a connection of an unprotected address is new
+        state = tcp_server.import_state(self.connection)
         if state is not None:
             self.now = Snapshot.from_bytes(state)
             self.reconnect()
@@ -164,15 +161,7 @@ class Session:
             self.db.close()
 
     def export(self, wait=False):
-        """Exports the state. After a failure, a takeover would go on from an earlier snapshot."""
-        try:
-            steadfast.export_state(self.connection, self.now.to_bytes(), wait)
-        except steadfast.NotProtected:
-            pass
-        except (steadfast.Emigrated, steadfast.Closed) as error:
-            raise ConnectionError from error
-        except (steadfast.SnapshotError, OSError) as error:
-            print(f"cannot export a state; a takeover would go on from an earlier one: {error}", file=sys.stderr)
+        tcp_server.export(self.connection, self.now.to_bytes(), wait)
 
     def reconnect(self):
         """Connects to the database. Waits while the database is being restarted."""
@@ -287,48 +276,12 @@ class Session:
         return self.now.to_bytes()
 
 
-def finish(connection):
-    """Ends the output, then reads until the client ends its input too.
-
-    If a server closes a connection with unread input, TCP resets it, and the client may lose the end of the output.
-    """
-    connection.settimeout(1)
-    connection.shutdown(socket.SHUT_WR)
-    for _ in range(256):
-        if not connection.recv(4096):
-            break
-
-
-def run_connection(connection, dsn, commit):
-    with connection:
-        session = Session(connection, dsn, commit)
-        try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            session.serve()
-            finish(connection)
-        except (steadfast.Emigrated, steadfast.Closed, EOFError, ConnectionError, TimeoutError):
-            pass  # the other node serves the client now, or the client has gone
-        except (steadfast.SnapshotError, steadfast_pg.OutcomeUnknown, psycopg2.Error, OSError, ValueError) as error:
-            print(f"a connection is closed: {error}", file=sys.stderr)
-        finally:
-            session.close()
-
-
-def run_listener(listener, *arguments):
-    while True:
-        try:
-            connection, _ = listener.accept()
-        except OSError:
-            time.sleep(0.01)  # nothing to accept after all, or too many open files
-            continue
-        threading.Thread(target=run_connection, args=(connection, *arguments), daemon=True).start()
-
-
-def listen_at(address):
-    """A socket that listens at `address`, which is ADDRESS:PORT or [IPV6]:PORT."""
-    host, _, port = address.rpartition(":")
-    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
-    return socket.create_server((host.strip("[]"), int(port)), family=family, backlog=socket.SOMAXCONN)
+def serve(connection, dsn, commit):
+    session = Session(connection, dsn, commit)
+    try:
+        session.serve()
+    finally:
+        session.close()
 
 
 def create_tables(dsn):
@@ -348,14 +301,8 @@ def main():
     if options.create:
         create_tables(options.dsn)
     commit = commit_in_wrong_order if options.wrong_order else steadfast_pg.commit_exactly_once
-    listeners = [listen_at(address) for address in options.addresses]
-    names = [listener.getsockname()[:2] for listener in listeners]
-    print("ready:", *(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in names), flush=True)
-    threads = [threading.Thread(target=run_listener, args=(listener, options.dsn, commit), daemon=True) for listener in listeners]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    failures = (steadfast_pg.OutcomeUnknown, psycopg2.Error, ValueError)
+    tcp_server.run(options.addresses, functools.partial(serve, dsn=options.dsn, commit=commit), failures)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import unittest
 from unittest import mock
 
 from agent import EXPORT, IMPORT, ROOT, Agent, answering
-from test_file_server import offsets
+from servers import offsets
 
 import steadfast
 

@@ -18,8 +18,9 @@ use crate::net::address::ROUTER_LAN;
 use crate::process::{self, LoggedProcess};
 
 const ECHO: &str = include_str!("echo.py");
-/// The sample server with policy `snapshot`, and the module that it uses.
+/// The sample server with policy `snapshot`, and the modules that it uses.
 const FILE_SERVER: &str = include_str!("../../../../bindings/python/examples/file_server.py");
+const TCP_SERVER: &str = include_str!("../../../../bindings/python/examples/tcp_server.py");
 const SNAPSHOTS: &str = include_str!("../../../../bindings/python/steadfast.py");
 /// The PostgreSQL front-end, its module, its client and the check of its ledger.
 const PG_FRONT_END: &str = include_str!("../../../../bindings/python/examples/pg_front_end.py");
@@ -167,7 +168,7 @@ fn command(
         ServerSoftware::Python => command.args(configuration::python(files)),
         ServerSoftware::Redis => command.args(configuration::redis(own)),
         ServerSoftware::FileServer => {
-            write_modules(own, &[("steadfast.py", SNAPSHOTS)])?;
+            write_modules(own, &[("steadfast.py", SNAPSHOTS), ("tcp_server.py", TCP_SERVER)])?;
             command.env("PYTHONPATH", own).arg(file).arg(files);
             command.args(everywhere(application.port()))
         }
@@ -175,6 +176,7 @@ fn command(
             let modules = [
                 ("steadfast.py", SNAPSHOTS),
                 ("steadfast_pg.py", TRANSACTIONS),
+                ("tcp_server.py", TCP_SERVER),
                 ("pg_front_end.py", PG_FRONT_END),
             ];
             write_modules(own, &modules)?;
