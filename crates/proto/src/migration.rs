@@ -281,20 +281,77 @@ impl OutgoingMigrations {
 }
 
 /// How far the backup is with a connection. The picture is in the module's documentation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum IncomingState {
-    Waiting(String),
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum IncomingPhase {
+    Waiting,
     Preparing,
     Prepared,
     Taking,
     Taken,
-    Refused(String),
+    Refused,
+}
+
+/// Events that change how far the backup is with a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum IncomingEvent {
+    /// The backup begins to prepare the connection.
+    Chosen,
+    /// Its socket is restored.
+    Restored,
+    /// It cannot be restored now.
+    Impeded,
+    /// It can never be restored.
+    Failed,
+    /// The primary has destroyed its socket.
+    Released,
+    /// It lives on the backup, or has ended there.
+    Decided,
+}
+
+impl IncomingPhase {
+    const fn after(self, event: IncomingEvent) -> Self {
+        use IncomingEvent::{Chosen, Decided, Failed, Impeded, Released, Restored};
+        match (self, event) {
+            (Self::Waiting, Chosen) => Self::Preparing,
+            (Self::Waiting | Self::Preparing | Self::Prepared, Impeded) => Self::Waiting,
+            (Self::Waiting | Self::Preparing | Self::Prepared, Failed) => Self::Refused,
+            (Self::Waiting, Restored | Released | Decided) => Self::Waiting,
+            // If it has ended (`Decided`), the client has ended it. The primary has not heard of that, and must destroy its socket.
+            (Self::Preparing, Restored | Decided) => Self::Prepared,
+            (Self::Preparing, Chosen | Released) => Self::Preparing,
+            (Self::Prepared, Released) => Self::Taking,
+            (Self::Prepared, Chosen | Restored | Decided) => Self::Prepared,
+            (Self::Taking, Decided) => Self::Taken,
+            // Nobody else has the connection any more, so it cannot be given back.
+            (Self::Taking, Chosen | Restored | Impeded | Failed | Released) => Self::Taking,
+            (Self::Taken, Chosen | Restored | Impeded | Failed | Released | Decided) => Self::Taken,
+            (Self::Refused, Chosen | Restored | Impeded | Failed | Released | Decided) => Self::Refused,
+        }
+    }
+
+    /// Whether the primary cannot use the connection, but still has it.
+    const fn is_reserved(self) -> bool {
+        match self {
+            Self::Preparing | Self::Prepared => true,
+            Self::Waiting | Self::Taking | Self::Taken | Self::Refused => false,
+        }
+    }
+
+    /// Whether nothing changes the connection's phase any more.
+    const fn is_last(self) -> bool {
+        match self {
+            Self::Taken | Self::Refused => true,
+            Self::Waiting | Self::Preparing | Self::Prepared | Self::Taking => false,
+        }
+    }
 }
 
 #[derive(Debug)]
 struct IncomingOffer {
     client: SocketAddr,
-    state: IncomingState,
+    phase: IncomingPhase,
+    /// Why the connection waits, or is refused.
+    reason: String,
 }
 
 /// The backup's side.
@@ -325,9 +382,8 @@ impl IncomingMigrations {
         let mut heard = HeardOffers::default();
         let is_offered = |number: &u64| offers.iter().any(|offer| offer.number == *number);
         self.offers.retain(|number, known| {
-            let is_reserved = matches!(known.state, IncomingState::Preparing | IncomingState::Prepared);
-            let stays = is_offered(number) || known.state == IncomingState::Taking;
-            if !stays && is_reserved {
+            let stays = is_offered(number) || known.phase == IncomingPhase::Taking;
+            if !stays && known.phase.is_reserved() {
                 heard.withdrawn.push(known.client);
             }
             stays
@@ -339,17 +395,21 @@ impl IncomingMigrations {
         } in offers.iter().take(OFFERS_MAX)
         {
             // An agent that hears of a released connection first has not prepared it, an earlier agent has.
-            let state = if is_released {
-                IncomingState::Taken
+            let phase = if is_released {
+                IncomingPhase::Taken
             } else {
-                IncomingState::Waiting(String::new())
+                IncomingPhase::Waiting
             };
-            let known = self
-                .offers
-                .entry(number)
-                .or_insert(IncomingOffer { client, state });
-            if is_released && known.state == IncomingState::Prepared {
-                known.state = IncomingState::Taking;
+            let known = self.offers.entry(number).or_insert(IncomingOffer {
+                client,
+                phase,
+                reason: String::new(),
+            });
+            let was = known.phase;
+            if is_released {
+                known.phase = was.after(IncomingEvent::Released);
+            }
+            if known.phase != was {
                 heard.released.push(client);
             }
         }
@@ -363,69 +423,58 @@ impl IncomingMigrations {
     ) -> Vec<SocketAddr> {
         let mut chosen = Vec::new();
         for offer in self.offers.values_mut() {
-            if !matches!(offer.state, IncomingState::Waiting(_)) {
+            if offer.phase != IncomingPhase::Waiting {
                 continue;
             }
-            offer.state = match check(offer.client) {
+            match check(offer.client) {
                 Ok(()) => {
                     chosen.push(offer.client);
-                    IncomingState::Preparing
+                    offer.phase = offer.phase.after(IncomingEvent::Chosen);
                 }
-                Err(why) => IncomingState::Waiting(why),
-            };
+                Err(why) => offer.reason = why,
+            }
         }
         chosen
     }
 
     /// The connection's socket is being restored. If that fails, [`on_failed`](Self::on_failed) follows before the primary is told.
     pub(crate) fn on_restored(&mut self, client: SocketAddr) {
-        self.change(client, |state| {
-            (*state == IncomingState::Preparing).then_some(IncomingState::Prepared)
-        });
+        self.change(client, IncomingEvent::Restored, None);
     }
 
     /// The connection is given back to the primary: it cannot be restored now (`is_final`: or ever), for this reason.
     pub(crate) fn on_failed(&mut self, client: SocketAddr, why: String, is_final: bool) {
-        self.change(client, |_| {
-            Some(if is_final {
-                IncomingState::Refused(why.clone())
-            } else {
-                IncomingState::Waiting(why.clone())
-            })
-        });
+        let event = if is_final {
+            IncomingEvent::Failed
+        } else {
+            IncomingEvent::Impeded
+        };
+        self.change(client, event, Some(why));
     }
 
     /// The released connection lives here, or has ended here.
     pub(crate) fn on_decided(&mut self, client: SocketAddr) {
-        self.change(client, |state| match state {
-            IncomingState::Taking => Some(IncomingState::Taken),
-            // The client has ended the connection. The primary has not heard of that, and must destroy its socket.
-            IncomingState::Preparing => Some(IncomingState::Prepared),
-            _ => None,
-        });
+        self.change(client, IncomingEvent::Decided, None);
     }
 
-    fn change(&mut self, client: SocketAddr, change: impl Fn(&IncomingState) -> Option<IncomingState>) {
-        let of_client = |offer: &&mut IncomingOffer| {
-            offer.client == client && !matches!(offer.state, IncomingState::Taken | IncomingState::Refused(_))
-        };
-        if let Some(offer) = self.offers.values_mut().find(of_client)
-            && let Some(next) = change(&offer.state)
-        {
-            offer.state = next;
+    fn change(&mut self, client: SocketAddr, event: IncomingEvent, reason: Option<String>) {
+        let of_client = |offer: &&mut IncomingOffer| offer.client == client && !offer.phase.is_last();
+        if let Some(offer) = self.offers.values_mut().find(of_client) {
+            offer.phase = offer.phase.after(event);
+            offer.reason = reason.unwrap_or_default();
         }
     }
 
     /// The answers for the next heartbeat.
     pub(crate) fn answers(&self) -> Vec<OfferAnswer> {
         let answer = |(&number, offer): (&u64, &IncomingOffer)| {
-            let state = match &offer.state {
-                IncomingState::Waiting(why) if why.is_empty() => return None,
-                IncomingState::Waiting(why) => OfferState::Waiting(shortened(why)),
-                IncomingState::Preparing | IncomingState::Taking => return None,
-                IncomingState::Prepared => OfferState::Prepared,
-                IncomingState::Taken => OfferState::Taken,
-                IncomingState::Refused(why) => OfferState::Refused(shortened(why)),
+            let state = match offer.phase {
+                IncomingPhase::Waiting if offer.reason.is_empty() => return None,
+                IncomingPhase::Waiting => OfferState::Waiting(shortened(&offer.reason)),
+                IncomingPhase::Preparing | IncomingPhase::Taking => return None,
+                IncomingPhase::Prepared => OfferState::Prepared,
+                IncomingPhase::Taken => OfferState::Taken,
+                IncomingPhase::Refused => OfferState::Refused(shortened(&offer.reason)),
             };
             Some(OfferAnswer { number, state })
         };
@@ -445,6 +494,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::diagram::{assert_shown, graphviz};
 
     /// As many connections as may be offered at a time.
     const MANY: u16 = OFFERS_MAX as u16;
@@ -511,6 +561,49 @@ mod tests {
         let reasons: Vec<_> = report.refusals.iter().map(|(_, why)| why.as_str()).collect();
         assert!(reasons.contains(&"it writes"), "{reasons:?}");
         assert_eq!(incoming.hear(&outgoing.offers()).released, [client(0)]);
+    }
+
+    const PHASES: [IncomingPhase; 6] = [
+        IncomingPhase::Waiting,
+        IncomingPhase::Preparing,
+        IncomingPhase::Prepared,
+        IncomingPhase::Taking,
+        IncomingPhase::Taken,
+        IncomingPhase::Refused,
+    ];
+    const EVENTS: [IncomingEvent; 6] = [
+        IncomingEvent::Chosen,
+        IncomingEvent::Restored,
+        IncomingEvent::Impeded,
+        IncomingEvent::Failed,
+        IncomingEvent::Released,
+        IncomingEvent::Decided,
+    ];
+
+    #[test]
+    fn the_table_of_incoming_phases() {
+        let row = |phase: IncomingPhase| {
+            let cells = EVENTS.map(|event| format!("{event:?} {:?}", phase.after(event)));
+            format!("{phase:?}: {}\n", cells.join(", "))
+        };
+        insta::assert_snapshot!(PHASES.map(row).concat(), @r"
+        Waiting: Chosen Preparing, Restored Waiting, Impeded Waiting, Failed Refused, Released Waiting, Decided Waiting
+        Preparing: Chosen Preparing, Restored Prepared, Impeded Waiting, Failed Refused, Released Preparing, Decided Prepared
+        Prepared: Chosen Prepared, Restored Prepared, Impeded Waiting, Failed Refused, Released Taking, Decided Prepared
+        Taking: Chosen Taking, Restored Taking, Impeded Taking, Failed Taking, Released Taking, Decided Taken
+        Taken: Chosen Taken, Restored Taken, Impeded Taken, Failed Taken, Released Taken, Decided Taken
+        Refused: Chosen Refused, Restored Refused, Impeded Refused, Failed Refused, Released Refused, Decided Refused
+        ");
+    }
+
+    #[test]
+    fn the_documents_show_the_table_of_incoming_phases() {
+        let leads = |phase: IncomingPhase, event: IncomingEvent| {
+            let next = phase.after(event);
+            (next != phase).then(|| (next, format!("{event:?}")))
+        };
+        let graph = graphviz("migration", (&PHASES, &[]), &EVENTS, leads);
+        assert_shown("migration", &graph);
     }
 
     #[test]
