@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use super::entry::Program;
 use super::error::CommandError;
-use super::program::Program;
 use super::stderr::tell;
 use crate::config::{Config, ConfigError, Problem};
 use crate::daemon;

@@ -110,10 +110,11 @@ fn succeed() -> anyhow::Result<anyhow::Error> {
 
 /// The status as text.
 pub(super) fn status_text(status: &EdgeStatus) -> String {
-    let mut text = format!(
-        "edge {}, other edge {}: {} flows, round trip {:.1} ms\n\n",
+    let head = format!(
+        "edge {}, other edge {}: {} flows, round trip {:.1} ms",
         status.edge, status.peer, status.flows, status.rtt_ms
     );
+    let mut text = fold(&head, 4) + "\n";
     let mut table = TextTable::new(&[
         ("STRING", Align::Left),
         ("STATE", Align::Left),
@@ -127,7 +128,7 @@ pub(super) fn status_text(status: &EdgeStatus) -> String {
     for string in &status.strings {
         table.row(row(string));
     }
-    text += &table.text();
+    text += &table.fitted();
     for (title, counts) in [
         ("counters", &status.counters),
         ("refused heartbeats", &status.refused),

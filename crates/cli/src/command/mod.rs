@@ -4,6 +4,7 @@ mod check;
 mod cleanup;
 mod cli;
 mod edge;
+mod entry;
 mod error;
 mod keeper;
 mod log;
@@ -11,7 +12,6 @@ mod man;
 mod migrate;
 mod node;
 mod order;
-mod program;
 mod run;
 mod show;
 mod stderr;
@@ -28,7 +28,7 @@ use crate::config::EdgeSettings;
 use crate::daemon::RecordingTarget;
 use crate::tunnel::TunnelFile;
 use cli::{Cli, Command};
-pub use program::Program;
+pub use entry::Program;
 use stderr::tell;
 
 /// Does what the command line says.

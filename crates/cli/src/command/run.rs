@@ -4,9 +4,9 @@ use std::path::Path;
 
 use super::check::load_and_check;
 use super::cli::LogFormat;
+use super::entry::Program;
 use super::error::CommandError;
 use super::log::start_log;
-use super::program::Program;
 use crate::config::Config;
 use crate::daemon::{self, RecordingTarget, Start};
 use crate::lock::{self, Lock, LockError};

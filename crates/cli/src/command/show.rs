@@ -168,7 +168,7 @@ pub(super) fn status_text(status: &NodeStatus, now_ns: u64) -> String {
             bytes(service.ring_fill_bytes),
         ]);
     }
-    for table in [roles.text(), counts.text()] {
+    for table in [roles.fitted(), counts.fitted()] {
         text += &format!("\n{table}");
     }
     for service in services {
@@ -442,7 +442,7 @@ fn takeovers_text(service: &ServiceStatus, now_ns: u64) -> String {
             takeover.reset.to_string(),
         ]);
     }
-    format!("\ntakeovers of {}\n{}", service.name, table.text())
+    format!("\ntakeovers of {}\n{}", service.name, table.fitted())
 }
 
 fn counters_text(service: &ServiceStatus) -> String {
@@ -453,7 +453,7 @@ fn counters_text(service: &ServiceStatus) -> String {
         any = true;
     }
     if any {
-        format!("\ncounters of {}\n{}", service.name, table.text())
+        format!("\ncounters of {}\n{}", service.name, table.fitted())
     } else {
         String::new()
     }

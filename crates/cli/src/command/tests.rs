@@ -206,6 +206,27 @@ logged   12345
 }
 
 #[test]
+fn long_names_and_addresses_fit_a_usual_terminal() {
+    let mut status = samples::status();
+    status.services = vec![samples::service()];
+    let name = "a-service-with-a-name-of-32-byte";
+    status.node = name.to_owned();
+    status.peer.name = name.to_owned();
+    let service = &mut status.services[0];
+    service.name = name.to_owned();
+    service.address = "2001:db8:1234:5678:9abc:def0:1234:5678".parse().unwrap();
+    service.port = 65535;
+    let text = show::status_text(&status, 72_500_000_000);
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    for words in [
+        "SERVICE      a-service-with-a-name-of-32-byte\n",
+        "ADDRESS      [2001:db8:1234:5678:9abc:def0:1234:5678]:65535\n",
+    ] {
+        assert!(text.contains(words), "{text}");
+    }
+}
+
+#[test]
 fn connections_are_one_per_line() {
     let connection = |client: &str, protection, reason: &str| ConnectionStatus {
         service: "web".to_owned(),

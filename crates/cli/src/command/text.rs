@@ -26,6 +26,29 @@ impl<const N: usize> TextTable<N> {
         self.rows.push(words);
     }
 
+    /// The table for a usual terminal: [`text`](Self::text) if that fits, otherwise a block for each row, with a line for each word that is
+    /// not empty.
+    pub(super) fn fitted(&self) -> String {
+        let text = self.text();
+        if text.lines().all(|line| line.chars().count() <= WIDTH) {
+            return text;
+        }
+        let Some((headings, rows)) = self.rows.split_first() else {
+            return text;
+        };
+        let width = headings
+            .iter()
+            .map(|heading| heading.chars().count())
+            .max()
+            .unwrap_or(0);
+        let block = |row: &[String; N]| {
+            let words = headings.iter().zip(row).filter(|(_, word)| !word.is_empty());
+            let line = |(heading, word)| fold(&format!("{heading:<width$}  {word}"), width + 2);
+            words.map(line).collect::<String>()
+        };
+        rows.iter().map(block).collect::<Vec<_>>().join("\n")
+    }
+
     /// The headings and the rows, a line each.
     pub(super) fn text(&self) -> String {
         let width = |column: usize| {
@@ -98,6 +121,25 @@ mod tests {
         table.row(["a long one".into(), "1234567".into(), "ü".into()]);
         let expected = "NAME          COUNT  NOTE\na                 1\na long one  1234567  ü\n";
         assert_eq!(table.text(), expected);
+    }
+
+    #[test]
+    fn a_table_that_is_too_wide_is_told_row_by_row() {
+        let mut table = TextTable::new(&[
+            ("NAME", Align::Left),
+            ("COUNT", Align::Right),
+            ("NOTE", Align::Left),
+        ]);
+        table.row(["a".into(), "1".into(), "x".repeat(WIDTH - 13)]);
+        assert_eq!(table.fitted(), table.text());
+        table.row(["b".into(), "2".into(), String::new()]);
+        table.row(["c".repeat(20), "3".into(), "y".into()]);
+        let x = "x".repeat(WIDTH - 13);
+        let c = "c".repeat(20);
+        let expected = format!(
+            "NAME   a\nCOUNT  1\nNOTE   {x}\n\nNAME   b\nCOUNT  2\n\nNAME   {c}\nCOUNT  3\nNOTE   y\n"
+        );
+        assert_eq!(table.fitted(), expected);
     }
 
     #[test]

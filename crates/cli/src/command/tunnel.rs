@@ -84,22 +84,19 @@ pub(super) fn check(file: &Path) -> Result<(), CommandError> {
 /// The status as text.
 pub(super) fn status_text(status: &TunnelStatus) -> String {
     let sealed = if status.sealed { "sealed" } else { "NOT SEALED" };
-    let mut text = format!("tunnel {}, {} end, {sealed}\n", status.name, status.role);
+    let head = format!("tunnel {}, {} end, {sealed}", status.name, status.role);
+    let mut text = fold(&head, 4);
     for service in &status.services {
-        let _ = writeln!(text, "service {} {}", service.name, service.address);
+        text += &fold(&format!("service {} {}", service.name, service.address), 4);
     }
     let open: u64 = status.associations.iter().map(|one| one.connections).sum();
-    let _ = writeln!(
-        text,
-        "connections: {open} open (limit {}), {} opened, {} reset, {} refused\n\
-         data: {} sent, {} received",
-        status.connections_limit,
-        status.opened,
-        status.reset,
-        status.refused,
-        bytes(status.sent_bytes),
-        bytes(status.received_bytes)
+    let connections = format!(
+        "connections: {open} open (limit {}), {} opened, {} reset, {} refused",
+        status.connections_limit, status.opened, status.reset, status.refused
     );
+    text += &fold(&connections, 4);
+    let data = [status.sent_bytes, status.received_bytes].map(bytes);
+    let _ = writeln!(text, "data: {} sent, {} received", data[0], data[1]);
     if status.associations.is_empty() {
         text += "NO ASSOCIATION: the other end does not answer, or has not called\n";
     }
@@ -124,7 +121,7 @@ pub(super) fn status_text(status: &TunnelStatus) -> String {
         for path in &association.paths {
             table.row(row(path));
         }
-        text += &table.text();
+        text += &table.fitted();
     }
     let counts: Vec<_> = status
         .counters
