@@ -120,11 +120,12 @@ pub fn play(
         .iter()
         .filter_map(|takeover| takeover.last_live_ns)
         .max();
-    Ok(ClusterFindings {
-        takeover_ms: last_live.map(|live| ms(fault_at.as_nanos(), live)),
-        services,
-        ..ClusterFindings::empty(options)
-    })
+    let mut findings = ClusterFindings::empty(options);
+    findings.takeover_ms = last_live.map(|live| ms(fault_at.as_nanos(), live));
+    services
+        .into_iter()
+        .for_each(|service| findings.add_service(service));
+    Ok(findings)
 }
 
 impl ClusterTestbed {

@@ -6,7 +6,7 @@ use super::options::ClusterOptions;
 use crate::client::{self, Spread};
 use crate::judge::{Finding, JudgeVerdict};
 use crate::node::Assume;
-use crate::run::{LabFindings, SHOWN};
+use crate::run::{LabFindings, SHOWN, append};
 
 /// The findings of all services.
 #[derive(Debug, Serialize)]
@@ -22,7 +22,13 @@ pub struct ClusterFindings {
     /// Time in milliseconds from the power failure until the last connection could go on. Covers all services whose primary was the failed
     /// node. With several runs, this is the longest time of all runs.
     pub takeover_ms: Option<f64>,
-    pub services: Vec<ClusterServiceReport>,
+    connections: usize,
+    connections_survived: usize,
+    sha256_match: bool,
+    resets_seen: u64,
+    /// The first few violations of the judge's rules.
+    violations: Vec<Finding>,
+    services: Vec<ClusterServiceReport>,
 }
 
 /// Number of etcd members. One of them is killed.
@@ -135,8 +141,23 @@ impl ClusterFindings {
             etcd_members: members,
             etcd_members_killed: usize::from(members > 0),
             takeover_ms: None,
+            connections: 0,
+            connections_survived: 0,
+            sha256_match: true,
+            resets_seen: 0,
+            violations: Vec::new(),
             services: Vec::new(),
         }
+    }
+
+    /// Adds a service's findings.
+    pub fn add_service(&mut self, service: ClusterServiceReport) {
+        self.connections += service.connections;
+        self.connections_survived += service.survived;
+        self.sha256_match &= service.sha256_match;
+        self.resets_seen += service.resets_seen;
+        append(&mut self.violations, service.violations.clone());
+        self.services.push(service);
     }
 }
 
@@ -150,7 +171,10 @@ impl LabFindings for ClusterFindings {
         if other.takeover_ms > self.takeover_ms {
             self.takeover_ms = other.takeover_ms;
         }
-        self.services.extend(other.services);
+        other
+            .services
+            .into_iter()
+            .for_each(|service| self.add_service(service));
     }
 
     fn line(&self) -> String {

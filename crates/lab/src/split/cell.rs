@@ -47,9 +47,9 @@ pub struct Cell {
     pub speeches: Vec<SpeechSpan>,
     /// Duration of the fault.
     pub healed_ms: f64,
-    connections: usize,
-    survived: usize,
-    reset: usize,
+    pub connections: usize,
+    pub survived: usize,
+    pub reset: usize,
     /// Connections that got a wrong byte.
     wrong: usize,
     /// Connections that failed in another way, or hung.
@@ -158,6 +158,26 @@ impl Cell {
     /// `ASSUME/FAULT`.
     pub fn key(&self) -> String {
         format!("{}/{}", value_name(&self.assume), value_name(&self.fault))
+    }
+
+    /// What no arbiter and no fault permits: two speakers (except under `fail-stop`), and wrong bytes.
+    pub fn violations(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if self.assume != Assume::FailStop && self.two_speakers_ms > 0.0 {
+            found.push(format!(
+                "{}: both nodes spoke for {} ms",
+                self.key(),
+                self.two_speakers_ms
+            ));
+        }
+        if self.wrong > 0 {
+            found.push(format!(
+                "{}: {} connections got a wrong byte",
+                self.key(),
+                self.wrong
+            ));
+        }
+        found
     }
 
     /// Number of connections that survived, as text.

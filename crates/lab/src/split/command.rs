@@ -13,7 +13,7 @@ use super::fault::SplitFault;
 use super::picture;
 use crate::node::Assume;
 use crate::pair::{LanOptions, PairOptions, WorkloadOption};
-use crate::run::{Lab, LabFindings, LabRun, RunOptions, value_name};
+use crate::run::{Lab, LabFindings, LabRun, RunOptions, append, value_name};
 
 /// Number of connections in each cell.
 const CONNECTIONS: u32 = 20;
@@ -52,6 +52,11 @@ pub struct SplitOptions {
 pub struct SplitFindings {
     #[serde(flatten)]
     lan: LanOptions,
+    connections: usize,
+    connections_survived: usize,
+    resets_seen: usize,
+    /// Times in which both nodes spoke although an arbiter decides which node may, and connections that got a wrong byte.
+    violations: Vec<String>,
     /// Time in which both nodes spoke, by `ASSUME/FAULT`. With several runs, the longest of their times.
     two_speakers_ms: BTreeMap<String, f64>,
     cells: Vec<Cell>,
@@ -96,6 +101,10 @@ impl Lab for SplitOptions {
     fn nothing(&self) -> SplitFindings {
         SplitFindings {
             lan: self.lan,
+            connections: 0,
+            connections_survived: 0,
+            resets_seen: 0,
+            violations: Vec::new(),
             two_speakers_ms: BTreeMap::new(),
             cells: Vec::new(),
         }
@@ -109,6 +118,10 @@ impl Lab for SplitOptions {
     ) -> Result<SplitFindings> {
         let cell = cell::play(&self.pair(assume), fault, run, problems)?;
         Ok(SplitFindings {
+            connections: cell.connections,
+            connections_survived: cell.survived,
+            resets_seen: cell.reset,
+            violations: cell.violations(),
             two_speakers_ms: BTreeMap::from([(cell.key(), cell.two_speakers_ms)]),
             cells: vec![cell],
             ..self.nothing()
@@ -131,6 +144,10 @@ impl LabFindings for SplitFindings {
     }
 
     fn add(&mut self, other: Self) {
+        self.connections += other.connections;
+        self.connections_survived += other.connections_survived;
+        self.resets_seen += other.resets_seen;
+        append(&mut self.violations, other.violations);
         for (key, ms) in other.two_speakers_ms {
             let longest = self.two_speakers_ms.entry(key).or_default();
             *longest = longest.max(ms);
