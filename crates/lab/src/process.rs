@@ -293,6 +293,43 @@ pub fn anonymous_memory(process: Pid) -> io::Result<u64> {
     Ok(kilobytes.ok_or_else(none)? * 1024)
 }
 
+/// Clock ticks per second in `/proc` (USER_HZ): 100 on every Linux that Rust runs on.
+pub const TICKS_PER_S: u64 = 100;
+/// Flag of a kernel thread (PF_KTHREAD in the kernel's include/linux/sched.h).
+pub const KERNEL_THREAD: u64 = 0x0020_0000;
+
+/// What `/proc/PID/stat` says about a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessStat {
+    pub parent: u32,
+    pub is_kernel_thread: bool,
+    /// CPU time of its threads.
+    pub cpu: Duration,
+    /// CPU time of its dead children.
+    pub cpu_of_children: Duration,
+}
+
+impl ProcessStat {
+    /// Reads the contents of `/proc/PID/stat` (proc_pid_stat(5)).
+    pub fn parse(stat: &str) -> Option<Self> {
+        // The second field is the name in parentheses. The name may contain parentheses and spaces.
+        let (_, fields) = stat.rsplit_once(')')?;
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        // state ppid pgrp session tty_nr tpgid flags minflt cminflt majflt cmajflt utime stime cutime cstime
+        let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
+        let time = |first: usize| {
+            let ticks = number(first)? + number(first + 1)?;
+            Some(Duration::from_millis(ticks * 1000 / TICKS_PER_S))
+        };
+        Some(Self {
+            parent: number(1)?.try_into().ok()?,
+            is_kernel_thread: number(6)? & KERNEL_THREAD != 0,
+            cpu: time(11)?,
+            cpu_of_children: time(13)?,
+        })
+    }
+}
+
 /// Number of open sockets of `process`.
 ///
 /// # Errors
@@ -373,6 +410,21 @@ mod tests {
         let text = "text=$(head -c 32M /dev/zero | tr '\\0' x)";
         let large = memory_of("large", &format!("{text}; echo ready; sleep 1000; echo $text"));
         assert!(large >= small + (32 << 20), "{small} {large}");
+    }
+
+    #[test]
+    fn what_proc_says_of_a_process_is_understood() {
+        let stat = "77 (a (b) c) S 1 77 77 0 -1 2097152 100 0 0 0 250 50 30 20 20 0 1 0 100 1000 10";
+        let expected = ProcessStat {
+            parent: 1,
+            is_kernel_thread: true,
+            cpu: Duration::from_secs(3),
+            cpu_of_children: Duration::from_millis(500),
+        };
+        assert_eq!(ProcessStat::parse(stat), Some(expected));
+        assert_eq!(ProcessStat::parse("77 (a) S 1"), None);
+        let own = ProcessStat::parse(&fs::read_to_string("/proc/self/stat").unwrap()).unwrap();
+        assert_eq!(Pid::from_raw(own.parent as i32), Pid::parent());
     }
 
     #[test]

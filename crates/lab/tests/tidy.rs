@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of lines of a file, without its unit tests.
+/// Maximum number of lines of a file.
 const LINES_MAX: usize = 900;
 
 fn root() -> PathBuf {
@@ -48,12 +48,24 @@ fn all(endings: &[&str]) -> Vec<(PathBuf, String)> {
         .collect()
 }
 
+/// The files in `scripts` that are no C programs.
+fn scripts() -> Vec<(PathBuf, String)> {
+    let entries = fs::read_dir(root().join("scripts")).expect("a readable directory");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths
+        .filter(|path| path.extension().is_none())
+        .map(|path| {
+            let text = fs::read_to_string(&path).expect("UTF-8");
+            (path.strip_prefix(root()).expect("below it").to_owned(), text)
+        })
+        .collect()
+}
+
 #[test]
 fn a_file_holds_one_subject() {
     let mut too_long = Vec::new();
     for (path, text) in all(&[".rs", ".c", ".h"]) {
-        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-        let lines = code.lines().count();
+        let lines = text.lines().count();
         if lines > LINES_MAX {
             too_long.push(format!("{}: {lines} lines", path.display()));
         }
@@ -118,12 +130,13 @@ const FAR_PRONOUNS: [&str; 6] = [
     "The latter",
 ];
 
-/// The text of `line`, if the line is a comment and does not end with a question mark.
-fn comment(line: &str) -> Option<&str> {
+/// Beginnings of comments in Rust and C.
+const SLASHES: &[&str] = &["/// ", "//! ", "// "];
+
+/// The text of `line`, if the line is a comment that begins with one of `marks`, and does not end with a question mark.
+fn comment<'a>(line: &'a str, marks: &[&str]) -> Option<&'a str> {
     let line = line.trim_start();
-    let text = ["/// ", "//! ", "// "]
-        .iter()
-        .find_map(|mark| line.strip_prefix(mark))?;
+    let text = marks.iter().find_map(|mark| line.strip_prefix(mark))?;
     (!text.ends_with('?')).then_some(text)
 }
 
@@ -148,13 +161,16 @@ fn hard_to_read<'a>(path: &Path, lines: impl Iterator<Item = (usize, &'a str)>) 
 #[test]
 fn comments_avoid_the_worst_habits() {
     let mut found = Vec::new();
-    for (path, text) in all(&[".rs", ".c", ".h"]) {
+    let slashes = all(&[".rs", ".c", ".h"]).into_iter().map(|file| (file, SLASHES));
+    let hashes = all(&[".toml", ".py", "Makefile"]).into_iter().chain(scripts());
+    let hashes = hashes.map(|file| (file, &["# "][..]));
+    for ((path, text), marks) in slashes.chain(hashes) {
         if path.ends_with("tests/tidy.rs") {
             continue; // this file quotes the bad habits
         }
         let comments = (1..)
             .zip(text.lines())
-            .filter_map(|(number, line)| Some((number, comment(line)?)));
+            .filter_map(|(number, line)| Some((number, comment(line, marks)?)));
         found.extend(hard_to_read(&path, comments));
     }
     assert!(found.is_empty(), "name the thing instead:\n{}", found.join("\n"));
@@ -170,7 +186,7 @@ fn texts_for_people_avoid_the_worst_habits() {
         }
         let code = (1..)
             .zip(text.lines())
-            .filter(|(_, line)| comment(line).is_none());
+            .filter(|(_, line)| comment(line, SLASHES).is_none());
         let literals = code.flat_map(|(number, line)| {
             let literals = line.split('"').skip(1).step_by(2);
             literals.map(move |literal| (number, literal))

@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use linux::netns::Netns;
 
 use super::load::{LOAD, Transfer};
 use crate::clock::monotonic;
+use crate::process::{ProcessStat, TICKS_PER_S};
 
 /// One bulk transfer.
 #[derive(Clone, Copy, Debug)]
@@ -99,8 +101,8 @@ impl CpuTimes {
         };
         // The kernel measures idle time exactly, but samples busy time at each tick of its timer.
         let since_start_s = monotonic().as_nanos() as f64 / 1e9;
-        let busy_s = since_start_s * cpus - (idle + iowait + steal) / TICKS_PER_SECOND;
-        let others_s = ticks_of_others(&processes()?, std::process::id()) / TICKS_PER_SECOND;
+        let busy_s = since_start_s * cpus - (idle + iowait + steal) / TICKS_PER_S as f64;
+        let others_s = of_others(&processes()?, std::process::id()).as_secs_f64();
         Ok(Self {
             ours_s: busy_s - others_s,
             others_s,
@@ -108,38 +110,8 @@ impl CpuTimes {
     }
 }
 
-/// USER_HZ: 100 on every Linux that Rust runs on.
-const TICKS_PER_SECOND: f64 = 100.0;
-/// Flag of a kernel thread (PF_KTHREAD in the kernel's include/linux/sched.h).
-const KERNEL_THREAD: u64 = 0x0020_0000;
-
-/// A process in `/proc`.
-struct ProcessTimes {
-    parent: u32,
-    is_kernel_thread: bool,
-    /// CPU time of its threads and of its dead children, in ticks.
-    ticks: f64,
-}
-
-impl ProcessTimes {
-    /// Reads the contents of `/proc/PID/stat` (proc_pid_stat(5)).
-    fn parse(stat: &str) -> Option<Self> {
-        // The second field is the name in parentheses. The name may contain parentheses and spaces.
-        let (_, fields) = stat.rsplit_once(')')?;
-        let fields: Vec<&str> = fields.split_whitespace().collect();
-        // state ppid pgrp session tty_nr tpgid flags minflt cminflt majflt cmajflt utime stime cutime cstime
-        let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
-        let ticks = [number(11)?, number(12)?, number(13)?, number(14)?];
-        Some(Self {
-            parent: number(1)?.try_into().ok()?,
-            is_kernel_thread: number(6)? & KERNEL_THREAD != 0,
-            ticks: ticks.iter().sum::<u64>() as f64,
-        })
-    }
-}
-
 /// All processes, by their PIDs.
-fn processes() -> Result<HashMap<u32, ProcessTimes>> {
+fn processes() -> Result<HashMap<u32, ProcessStat>> {
     let mut processes = HashMap::new();
     for entry in std::fs::read_dir("/proc").context("read /proc")? {
         let entry = entry.context("read /proc")?;
@@ -148,7 +120,7 @@ fn processes() -> Result<HashMap<u32, ProcessTimes>> {
         };
         // A process that has ended meanwhile has no file. Its parent has its CPU time.
         let stat = std::fs::read_to_string(entry.path().join("stat"));
-        if let Some(process) = stat.ok().as_deref().and_then(ProcessTimes::parse) {
+        if let Some(process) = stat.ok().as_deref().and_then(ProcessStat::parse) {
             processes.insert(pid, process);
         }
     }
@@ -156,7 +128,7 @@ fn processes() -> Result<HashMap<u32, ProcessTimes>> {
 }
 
 /// CPU time of all processes except kernel threads, process `own` and its descendants.
-fn ticks_of_others(processes: &HashMap<u32, ProcessTimes>, own: u32) -> f64 {
+fn of_others(processes: &HashMap<u32, ProcessStat>, own: u32) -> Duration {
     let is_own = |pid: &u32| {
         let mut line = std::iter::successors(Some(*pid), |pid| processes.get(pid).map(|one| one.parent));
         line.any(|ancestor| ancestor == own)
@@ -164,7 +136,7 @@ fn ticks_of_others(processes: &HashMap<u32, ProcessTimes>, own: u32) -> f64 {
     let others = processes
         .iter()
         .filter(|(pid, one)| !one.is_kernel_thread && !is_own(pid));
-    others.map(|(_, one)| one.ticks).sum()
+    others.map(|(_, one)| one.cpu + one.cpu_of_children).sum()
 }
 
 /// Runs wrk for `seconds`: small requests over `connections` persistent connections.
@@ -228,6 +200,7 @@ fn parse_wrk(text: &str) -> Option<Requests> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::KERNEL_THREAD;
 
     #[test]
     fn wrk_is_understood() {
@@ -255,7 +228,7 @@ mod tests {
         let stat = |pid: u32, parent: u32, flags: u64, ticks: u32| {
             let text =
                 format!("{pid} (a) b (c) S {parent} 0 0 0 -1 {flags} 0 0 0 0 {ticks} 0 1000 0 20 0 1 0 5");
-            (pid, ProcessTimes::parse(&text).unwrap())
+            (pid, ProcessStat::parse(&text).unwrap())
         };
         let processes = HashMap::from([
             stat(1, 0, 0, 1),
@@ -264,6 +237,6 @@ mod tests {
             stat(20, 10, 0, 20),
             stat(30, 20, 0, 30),
         ]);
-        assert_eq!(ticks_of_others(&processes, 20), 1001.0 + 1010.0);
+        assert_eq!(of_others(&processes, 20), Duration::from_millis(10_010 + 10_100));
     }
 }

@@ -13,7 +13,7 @@ use super::programs::{SSH_OPTIONS, sshd};
 use super::tcp::TCP_PEER_PORT;
 use super::tunnel::{LISTEN, PathsTunnel};
 use crate::node::wait_listening;
-use crate::process::{self, LoggedProcess};
+use crate::process::{self, LoggedProcess, ProcessStat};
 
 /// Port of the ssh tunnel over the first path, on the near host. The tunnel over the second path has the next port.
 const SSH_LISTEN: u16 = 5101;
@@ -21,8 +21,6 @@ const SSH_LISTEN: u16 = 5101;
 const LOGIN_LIMIT: Duration = Duration::from_secs(60);
 /// What an ssh client prints when it listens at its port.
 const LOGGED_IN: &str = "logged-in";
-/// Clock ticks per second in `/proc/PID/stat` (USER_HZ).
-const TICKS_PER_S: u64 = 100;
 
 /// A kind of carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,21 +116,13 @@ impl HostsUsage {
             let (Ok(stat), Ok(status)) = (read("stat"), read("status")) else {
                 continue;
             };
-            all.cpu += cpu(&stat).with_context(|| format!("/proc/{pid}/stat: {stat}"))?;
+            let stat = ProcessStat::parse(&stat).with_context(|| format!("/proc/{pid}/stat: {stat}"))?;
+            all.cpu += stat.cpu;
             // A process that is ending has no memory any more.
             all.memory_kb = all.memory_kb.max(peak_kb(&status).unwrap_or(0));
         }
         Ok(all)
     }
-}
-
-/// User and system time in the contents of `/proc/PID/stat`.
-fn cpu(stat: &str) -> Option<Duration> {
-    // The second field is the program's name in brackets. The name may have spaces.
-    let (_, fields) = stat.rsplit_once(") ")?;
-    let mut times = fields.split(' ').skip(11);
-    let ticks: u64 = times.next()?.parse::<u64>().ok()? + times.next()?.parse::<u64>().ok()?;
-    Some(Duration::from_millis(ticks * 1000 / TICKS_PER_S))
 }
 
 /// Peak memory in the contents of `/proc/PID/status`.
@@ -146,17 +136,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn usage_is_read_from_proc() {
-        let stat = "77 (a (b) c) S 1 77 77 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 1 0 100 1000 10";
-        assert_eq!(cpu(stat), Some(Duration::from_secs(3)));
-        assert_eq!(cpu("77 (a) S 1"), None);
+    fn peak_memory_is_read_from_proc() {
         assert_eq!(
             peak_kb("Name:\ta\nVmHWM:\t    5120 kB\nVmRSS:\t 1 kB\n"),
             Some(5120)
         );
         assert_eq!(peak_kb("Name:\ta\n"), None);
-        let own = fs::read_to_string("/proc/self/stat").unwrap();
-        assert!(cpu(&own).is_some(), "{own}");
         assert!(peak_kb(&fs::read_to_string("/proc/self/status").unwrap()).unwrap() > 1000);
     }
 }
