@@ -537,8 +537,17 @@ impl Standing {
             (RoleEvent::Begins | RoleEvent::PeerReturns, _) => self.epoch.max(epoch) + 1,
             (RoleEvent::PeerServes | RoleEvent::Consented | RoleEvent::ConsentFailed, _) => epoch,
             (RoleEvent::PeerSpeaks | RoleEvent::PeerBack, _) => self.epoch.max(epoch),
-            (_, Role::TakingOver) | (RoleEvent::Reached, _) => self.epoch + 1,
-            _ => self.epoch,
+            (RoleEvent::Reached, _) => self.epoch + 1,
+            (
+                RoleEvent::Alone
+                | RoleEvent::PeerSilent
+                | RoleEvent::PeerYields
+                | RoleEvent::PeerLeaves
+                | RoleEvent::Withdrawn
+                | RoleEvent::Failed
+                | RoleEvent::Decided,
+                to,
+            ) => self.epoch + u64::from(to == Role::TakingOver),
         };
         let is_fence = self.config.arbiter == Arbiter::Fence;
         match event {
@@ -556,7 +565,18 @@ impl Standing {
             RoleEvent::PeerBack => self.confirmed = None, // the promise is over
             // The primary is alive and will say that it is mute, so it need not be fenced immediately.
             RoleEvent::PeerYields if is_fence => self.ask_at = now + self.config.lease / 2,
-            _ => {}
+            RoleEvent::Begins
+            | RoleEvent::Alone
+            | RoleEvent::PeerSpeaks
+            | RoleEvent::PeerServes
+            | RoleEvent::PeerReturns
+            | RoleEvent::Consented
+            | RoleEvent::PeerYields
+            | RoleEvent::Withdrawn
+            | RoleEvent::Failed
+            | RoleEvent::ConsentFailed
+            | RoleEvent::Reached
+            | RoleEvent::Decided => {}
         }
         if to != Role::TakingOver && to != Role::Sole {
             self.lease_until = None;

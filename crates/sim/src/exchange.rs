@@ -92,11 +92,6 @@ impl Exchange {
         self.wrong_at
     }
 
-    /// Whether the peer ended its stream, or the connection is over.
-    pub const fn is_peer_finished(&self) -> bool {
-        self.peer_finished
-    }
-
     fn check(&mut self, bytes: &[u8]) {
         for byte in bytes {
             let expected = self.received < self.expected.len && self.expected.byte(self.received) == *byte;

@@ -157,11 +157,6 @@ impl DataPath {
         self.flows.len()
     }
 
-    /// Number of flows that the string has.
-    pub fn flows_of(&self, string: usize) -> usize {
-        self.flows.values().filter(|flow| flow.string == string).count()
-    }
-
     /// Moves the string's flows that have an earlier generation. Returns the number of moved flows.
     pub fn sweep(&mut self, string: usize) -> u64 {
         let mut moved = 0;

@@ -266,11 +266,6 @@ impl Machine {
         self.replicas.len()
     }
 
-    /// Packets that were dropped because the log was full.
-    pub const fn ring_full(&self) -> u64 {
-        self.wire.full()
-    }
-
     /// The gate, and the epoch in which it was set.
     pub const fn gate(&self) -> (Gate, u64) {
         self.wire.gate()

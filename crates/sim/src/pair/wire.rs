@@ -127,7 +127,6 @@ pub(super) struct SimWire {
     capped: BTreeMap<SocketAddr, (Cap, WindowPromise)>,
     connections: SimRing,
     opening: SimRing,
-    full: u64,
     /// When the agent last checked in.
     agent_seen: Instant,
     /// Time that the agent may stay away before a full ring lets packets pass unlogged.
@@ -161,7 +160,6 @@ impl SimWire {
             capped: BTreeMap::new(),
             connections: SimRing::new(ring_bytes),
             opening: SimRing::new(opening_bytes),
-            full: 0,
         }
     }
 
@@ -288,11 +286,6 @@ impl SimWire {
         self.agent_seen
     }
 
-    /// Number of packets that were dropped because the log had no room for them.
-    pub const fn full(&self) -> u64 {
-        self.full
-    }
-
     pub fn is_empty(&self) -> bool {
         self.connections.records.is_empty() && self.opening.records.is_empty()
     }
@@ -399,7 +392,6 @@ impl SimWire {
         }) {
             return fate;
         }
-        self.full += 1;
         let is_away = at.since(self.agent_seen) > self.agent_timeout;
         if fate == Fate::Released && (is_away || self.defect == Some(Defect::ReleaseUnlogged)) {
             self.unlogged += u64::from(is_away);

@@ -18,7 +18,6 @@ pub fn number(field: &str) -> f64 {
     field.parse().unwrap_or_else(|_| panic!("not a number: {field}"))
 }
 
-#[allow(dead_code, reason = "not every test names variants")]
 pub fn variant(name: &str) -> TcpVariant {
     match name {
         "Tahoe" => TcpVariant::Tahoe,
