@@ -22,6 +22,9 @@ snapshot. It executes a transaction again that has been committed.
     cursor.execute("UPDATE ...")
     report(steadfast_pg.commit_exactly_once(db, connection, make_state))
 
+A long transaction need not be executed again from its beginning. steadfast_pg_sessions.py keeps its back-end while the front-ends change,
+and savepoint() exports a state in its middle, from which a successor goes on (6.3.1; resume_db).
+
 The database must be reached without a pooler, because a pooler's back-ends belong to no session. Its setting synchronous_commit must not be
 `off`, because then PostgreSQL may forget a committed transaction in a crash. The module needs psycopg2 and PostgreSQL 13 or later.
 """
@@ -32,6 +35,7 @@ import threading
 import time
 
 import psycopg2
+import psycopg2.errors
 import psycopg2.extensions
 
 import steadfast
@@ -46,6 +50,8 @@ __all__ = [
     "outcome",
     "commit_exactly_once",
     "abort_exactly_once",
+    "savepoint",
+    "resume_db",
 ]
 
 COMMITTED = "committed"
@@ -83,20 +89,29 @@ def reconnect_db(dsn, session, timeout=10):
 
     Raises psycopg2.OperationalError if the database cannot be reached, or if an earlier back-end has not ended after `timeout` seconds.
     """
-    deadline = time.monotonic() + timeout
+    return _connect(dsn, session, timeout, lambda db: _end_all_others(db, session, timeout))
+
+
+def _connect(dsn, session, timeout, prepare):
+    """Connects to the database, and calls `prepare` with the connection before its first transaction."""
     db = psycopg2.connect(dsn, application_name=session, connect_timeout=timeout, connection_factory=Database)
     try:
         db.autocommit = True
-        while _end_other_backends(db, session) > 0:
-            if time.monotonic() >= deadline:
-                raise psycopg2.OperationalError(f"an earlier back-end of the session has not ended within {timeout} s")
-            time.sleep(_CHECK_EVERY)
+        prepare(db)
         db.autocommit = False
         db.log_flusher = _log_flushers.setdefault(dsn, _LogFlusher(dsn))
     except BaseException:
         db.close()
         raise
     return db
+
+
+def _end_all_others(db, session, timeout):
+    deadline = time.monotonic() + timeout
+    while _end_other_backends(db, session) > 0:
+        if time.monotonic() >= deadline:
+            raise psycopg2.OperationalError(f"an earlier back-end of the session has not ended within {timeout} s")
+        time.sleep(_CHECK_EVERY)
 
 
 def _end_other_backends(db, session):
@@ -106,6 +121,57 @@ def _end_other_backends(db, session):
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s AND pid <> pg_backend_pid()", [session]
         )
         return cursor.rowcount
+
+
+def resume_db(dsn, session, savepoint=None, timeout=10):
+    """Connects to the database for `session`, and goes on with its transaction from `savepoint`. `dsn` leads to steadfast_pg_sessions.py.
+
+    Returns a Database, and whether the transaction goes on. If it does not, it has ended or is aborted, and the call has done what
+    reconnect_db does: the transaction's keeper has failed, nobody came in time, or `savepoint` is None. So a state that names a savepoint must
+    also say how the transaction begins.
+    """
+    goes_on = False
+
+    def prepare(db):
+        nonlocal goes_on
+        if db.info.transaction_status != psycopg2.extensions.TRANSACTION_STATUS_IDLE:
+            goes_on = savepoint is not None and _roll_back_to(db, savepoint)
+            if not goes_on:
+                _execute(db, "ROLLBACK")
+        if not goes_on:
+            _end_all_others(db, session, timeout)
+
+    db = _connect(dsn, session, timeout, prepare)
+    if goes_on:
+        # psycopg2 does not know of the transaction. It sends BEGIN, about which the database only warns.
+        _execute(db, "SELECT 1")
+    return db, goes_on
+
+
+def _roll_back_to(db, savepoint):
+    """Returns whether the transaction has this savepoint."""
+    try:
+        _execute(db, f"ROLLBACK TO SAVEPOINT {psycopg2.extensions.quote_ident(savepoint, db)}")
+    except psycopg2.errors.InvalidSavepointSpecification:
+        return False
+    return True
+
+
+def savepoint(db, connection, make_state):
+    """Sets a savepoint in the current transaction, and then exports the state of `connection`. Returns the savepoint's name.
+
+    `make_state(name)` returns the state: the transaction goes on from the savepoint `name`. In the other order, a successor could start from
+    a savepoint that is not set. If the state cannot be exported, the call rolls the transaction back and raises the error.
+    """
+    name = f"steadfast_{secrets.token_hex(8)}"
+    try:
+        _execute(db, f"SAVEPOINT {name}")
+        _export(connection, make_state(name))
+    except BaseException:
+        with contextlib.suppress(psycopg2.Error):
+            db.rollback()
+        raise
+    return name
 
 
 def get_txn_id(db):
@@ -187,6 +253,11 @@ def _export(connection, state):
         except steadfast.TimedOut:
             if not tries_left:
                 raise
+
+
+def _execute(db, query):
+    with db.cursor() as cursor:
+        cursor.execute(query)
 
 
 def _query(db, query, *values):
