@@ -101,7 +101,7 @@ class SessionKeeperTest(unittest.TestCase):
         self.assertEqual(self.steps(), ["first", "second"])
 
     def test_what_the_front_end_had_begun_comes_to_its_end(self):
-        front_end, savepoint = self.start_front_end("SELECT pg_sleep(0.5), pg_size_pretty(1 / 0::numeric)")
+        front_end, savepoint = self.start_front_end("SELECT 1 / (random() * 0)::int FROM pg_sleep(1)")
         self.wait_until_held(1, "active")
         front_end.kill()
         front_end.wait()
