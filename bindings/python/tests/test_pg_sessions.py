@@ -44,6 +44,9 @@ class SessionKeeperTest(unittest.TestCase):
     def setUp(self):
         self.postgres = shared_postgres()
         self.postgres.query("CREATE TABLE IF NOT EXISTS steps (session text, step text)")
+        exports = mock.patch.object(steadfast_pg, "_export", lambda connection, state: None)
+        exports.start()
+        self.addCleanup(exports.stop)
         self.session = steadfast_pg.new_session()
         self.dsn = self.start_keeper()
 
@@ -77,8 +80,7 @@ class SessionKeeperTest(unittest.TestCase):
         """Executes the second step, and commits."""
         with db.cursor() as cursor:
             cursor.execute("INSERT INTO steps VALUES (%s, 'second')", [self.session])
-        with mock.patch.object(steadfast_pg, "_export", lambda connection, state: None):
-            return steadfast_pg.commit_exactly_once(db, None, str)
+        return steadfast_pg.commit_exactly_once(db, None, str)
 
     def steps(self):
         return [step for step, in self.postgres.query(f"SELECT step FROM steps WHERE session = '{self.session}'")]
