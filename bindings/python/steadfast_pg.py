@@ -25,12 +25,19 @@ snapshot. It executes a transaction again that has been committed.
 A long transaction need not be executed again from its beginning. steadfast_pg_sessions.py keeps its back-end while the front-ends change,
 and savepoint() exports a state in its middle, from which a successor goes on (6.3.1; resume_db).
 
+A transaction may run in a child process of the front-end, for example a CGI script. The child executes it with child_db(), and ends it with
+parent() in the place of the connection. The front-end exports the state for it (run_child).
+
 The database must be reached without a pooler, because a pooler's back-ends belong to no session. Its setting synchronous_commit must not be
 `off`, because then PostgreSQL may forget a committed transaction in a crash. The module needs psycopg2 and PostgreSQL 13 or later.
 """
 
 import contextlib
+import os
 import secrets
+import socket
+import subprocess
+import tempfile
 import threading
 import time
 
@@ -52,6 +59,11 @@ __all__ = [
     "abort_exactly_once",
     "savepoint",
     "resume_db",
+    "run_child",
+    "child_db",
+    "parent",
+    "Parent",
+    "ParentGone",
 ]
 
 COMMITTED = "committed"
@@ -65,6 +77,10 @@ _CHECK_EVERY = 0.005
 
 class OutcomeUnknown(Exception):
     """The database cannot tell a transaction's outcome."""
+
+
+class ParentGone(Exception):
+    """The front-end of this child process has failed, or its client has moved. The transaction is rolled back."""
 
 
 class Database(psycopg2.extensions.connection):
@@ -174,6 +190,74 @@ def savepoint(db, connection, make_state):
     return name
 
 
+def run_child(command, connection, session, make_state, environment):
+    """Runs `command`, a child process that executes one transaction of `session`. Returns its exit code, and what it has printed.
+
+    When the child is about to end its transaction, the call exports the state of `connection`: make_state(txn_id), as in commit_exactly_once.
+    The child commits only afterwards. If the export fails, the child is killed, its transaction is rolled back, and the error is raised.
+
+    If the child fails, the front-end calls reconnect_db. If make_state has been called, it then asks for the outcome. Otherwise the
+    transaction is aborted, and the front-end runs the child again.
+    """
+    ours, the_childs = socket.socketpair()
+    with ours, the_childs, tempfile.TemporaryFile() as output:
+        names = {_PARENT: str(the_childs.fileno()), _SESSION: session}
+        child = subprocess.Popen(
+            command, env=environment | names, stdin=subprocess.DEVNULL, stdout=output, pass_fds=[the_childs.fileno()]
+        )
+        the_childs.close()
+        try:
+            with ours.makefile("rb") as requests:
+                for txn_id in requests:
+                    _export(connection, make_state(txn_id.decode().strip()))
+                    with contextlib.suppress(OSError):  # the child has failed meanwhile
+                        ours.sendall(_EXPORTED)
+            code = child.wait()
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
+        output.seek(0)
+        return code, output.read()
+
+
+def child_db(dsn):
+    """Connects a child process of run_child to the database. Returns a Database."""
+    return _connect(dsn, os.environ[_SESSION], 10, lambda db: None)
+
+
+def parent():
+    """The front-end of this child process, for commit_exactly_once and abort_exactly_once in the place of a connection.
+
+    `make_state` of these calls returns the transaction's id in bytes: str.encode.
+    """
+    return Parent(socket.socket(fileno=int(os.environ[_PARENT])))
+
+
+class Parent:
+    """See parent()."""
+
+    def __init__(self, channel):
+        self.channel = channel
+
+    def export(self, txn_id):
+        """Asks the front-end for the export, and waits for it."""
+        try:
+            self.channel.sendall(txn_id + b"\n")
+            is_exported = self.channel.recv(1) == _EXPORTED
+        except OSError as error:
+            raise ParentGone from error
+        if not is_exported:
+            raise ParentGone
+
+
+# Names of environment variables: a socket to the front-end, and its session.
+_PARENT = "STEADFAST_PG_PARENT"
+_SESSION = "STEADFAST_PG_SESSION"
+# The front-end's answer to its child.
+_EXPORTED = b"\1"
+
+
 def get_txn_id(db):
     """The id of the current transaction. Begins a transaction if there is none.
 
@@ -244,6 +328,8 @@ def _export_and_end(db, connection, make_state, end):
 
 def _export(connection, state):
     """Exports `state` and waits. Returns if a backup keeps it, or if no backup protects the connection."""
+    if isinstance(connection, Parent):
+        return connection.export(state)
     for tries_left in reversed(range(EXPORT_TRIES)):
         try:
             steadfast.export_state(connection, state, wait=True)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""pg_front_end.py [--create] [--wrong-order] DSN ADDRESS:PORT...: executes series of transactions in PostgreSQL, over HTTP/1.1.
+"""pg_front_end.py [--create] [--wrong-order] [--cgi SCRIPT] DSN ADDRESS:PORT...: executes series of transactions in PostgreSQL, over HTTP/1.1.
 
 This is the front-end of section 6.6 in Sultan et al., "Migratory TCP". A request is a series of transactions:
 
@@ -16,15 +16,19 @@ committed" or "ITEM aborted", and a line break. The answer to GET / is 204.
 Each transaction is executed and answered exactly once, even if the front-end or its node fails. The front-end exports its state inside each
 transaction, before the commit. The front-end on the other node goes on from the last snapshot. From a snapshot on, the answers depend only
 on the input and on the outcomes of the transactions, which the database keeps. If the database is restarted, the front-end waits for it.
+
+With --cgi, a child process executes each transaction: a CGI script (RFC 3875), such as pg_cgi.py.
 """
 
 import argparse
 import dataclasses
 import functools
 import json
+import os
 import re
 import sys
 import time
+import urllib.parse
 
 import psycopg2
 
@@ -136,13 +140,29 @@ def commit_in_wrong_order(db, connection, make_state):
     return steadfast_pg.outcome(db, txn_id)
 
 
+def execute_transaction(db, connection, make_state, transaction, commit=steadfast_pg.commit_exactly_once):
+    """Executes the transaction of an item: (client, item, amount). Returns its outcome."""
+    client, item, amount = transaction
+    try:
+        with db.cursor() as cursor:
+            cursor.execute("INSERT INTO ledger VALUES (%s, %s, %s)", [client, item, amount])
+            cursor.execute("INSERT INTO accounts VALUES (%s, 0) ON CONFLICT DO NOTHING", [client])
+            cursor.execute("UPDATE accounts SET balance = balance + %s WHERE client = %s", [amount, client])
+    except psycopg2.Error:
+        # If the connection to the database is lost, this raises an error too.
+        return steadfast_pg.abort_exactly_once(db, connection, make_state)
+    return commit(db, connection, make_state)
+
+
 class Session:
     """One connection. An end of the connection, from either side, is a ConnectionError or an EOFError."""
 
-    def __init__(self, connection, dsn, commit):
+    def __init__(self, connection, dsn, commit, cgi):
         self.connection = connection
         self.dsn = dsn
         self.commit = commit
+        # The script that executes the transactions; None: this process does.
+        self.cgi = cgi
         self.db = None
         self.now = Snapshot()
 
@@ -259,16 +279,18 @@ class Session:
 
     def execute_item(self, item, amount):
         """Executes the transaction of an item. Returns its outcome."""
-        client = self.now.client
-        try:
-            with self.db.cursor() as cursor:
-                cursor.execute("INSERT INTO ledger VALUES (%s, %s, %s)", [client, item, amount])
-                cursor.execute("INSERT INTO accounts VALUES (%s, 0) ON CONFLICT DO NOTHING", [client])
-                cursor.execute("UPDATE accounts SET balance = balance + %s WHERE client = %s", [amount, client])
-        except psycopg2.Error:
-            # If the connection to the database is lost, this raises an error too.
-            return steadfast_pg.abort_exactly_once(self.db, self.connection, self.make_ending)
-        return self.commit(self.db, self.connection, self.make_ending)
+        transaction = self.now.client, item, amount
+        if self.cgi is None:
+            return execute_transaction(self.db, self.connection, self.make_ending, transaction, self.commit)
+        query = urllib.parse.urlencode(dict(zip(["client", "item", "amount"], transaction)))
+        request = {"GATEWAY_INTERFACE": "CGI/1.1", "REQUEST_METHOD": "GET", "QUERY_STRING": query, "DSN": self.dsn}
+        code, output = steadfast_pg.run_child(
+            [self.cgi], self.connection, self.now.session, self.make_ending, os.environ | request
+        )
+        _, _, outcome = output.partition(b"\n\n")
+        if code != 0 or outcome.decode() not in (steadfast_pg.COMMITTED, steadfast_pg.ABORTED):
+            raise psycopg2.OperationalError(f"the script {self.cgi} has failed (exit code {code})")
+        return outcome.decode()
 
     def make_ending(self, txn_id):
         """The state before the end of the first item's transaction."""
@@ -276,8 +298,8 @@ class Session:
         return self.now.to_bytes()
 
 
-def serve(connection, dsn, commit):
-    session = Session(connection, dsn, commit)
+def serve(connection, **options):
+    session = Session(connection, **options)
     try:
         session.serve()
     finally:
@@ -295,6 +317,7 @@ def main():
     parser = argparse.ArgumentParser(description="Executes series of transactions in PostgreSQL, over HTTP/1.1.")
     parser.add_argument("--create", action="store_true", help="create the tables if they do not exist")
     parser.add_argument("--wrong-order", action="store_true", help="commit before the export, which duplicates transactions (for tests)")
+    parser.add_argument("--cgi", metavar="SCRIPT", help="execute each transaction in a child process, a CGI script")
     parser.add_argument("dsn", metavar="DSN")
     parser.add_argument("addresses", metavar="ADDRESS:PORT", nargs="+")
     options = parser.parse_args()
@@ -302,7 +325,7 @@ def main():
         create_tables(options.dsn)
     commit = commit_in_wrong_order if options.wrong_order else steadfast_pg.commit_exactly_once
     failures = (steadfast_pg.OutcomeUnknown, psycopg2.Error, ValueError)
-    tcp_server.run(options.addresses, functools.partial(serve, dsn=options.dsn, commit=commit), failures)
+    tcp_server.run(options.addresses, functools.partial(serve, dsn=options.dsn, commit=commit, cgi=options.cgi), failures)
 
 
 if __name__ == "__main__":

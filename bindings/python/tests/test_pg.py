@@ -46,6 +46,29 @@ NO_CONTENT = b"HTTP/1.1 204 No Content\r\n\r\n"
 TOO_LARGE = 10**20
 
 
+# A CGI script that is killed at most once: after a query, after the export of its front-end, or after its commit.
+KILLED_CHILD = """#!%s
+import os, signal, sys
+sys.path.insert(0, {examples!r})
+import pg_cgi, steadfast_pg
+
+def after(owner, function, moment):
+    call = getattr(owner, function)
+    def call_and_die(*arguments, **options):
+        result = call(*arguments, **options)
+        if moment == {moment!r} and not os.path.exists({once!r}):
+            open({once!r}, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    setattr(owner, function, call_and_die)
+
+after(steadfast_pg, "get_txn_id", "execute")
+after(steadfast_pg.Parent, "export", "export")
+after(steadfast_pg.Database, "commit", "commit")
+pg_cgi.main()
+""" % sys.executable
+
+
 def series(client, *lines):
     """A request."""
     body = "".join(f"{item} {amount}\n" for item, amount in lines)
@@ -222,6 +245,7 @@ def run_front_end():
     count(steadfast_pg.Database, "commit")
     count(steadfast_pg.Database, "rollback")
     count(steadfast_pg._LogFlusher, "flush")
+    count(steadfast_pg, "run_child", lambda *arguments: "run a child")
     count(steadfast, "import_state")
     count(steadfast, "export_state", name_export)
     count(pg_front_end.Session, "read_more")
@@ -285,6 +309,9 @@ class PgTest(unittest.TestCase):
         steps = []
         while True:
             self.postgres.query("TRUNCATE ledger, accounts")
+            # A new client may have the address of an earlier one.
+            self.backup.snapshots.clear()
+            self.backup.emigrated.clear()
             front_end = self.start(len(steps) + 1, *options)
             with Client() as client:
                 client.send(front_end.address, request)
@@ -379,6 +406,51 @@ class StepsTest(PgTest):
             self.assertEqual(self.outcomes(client.output, ["item"]), ["aborted" if is_ending else "committed"])
 
         self.at_each_step(request, fail)
+
+    def write_script(self, moment):
+        """Writes a CGI script that is killed once at `moment`. Returns its path."""
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        script = pathlib.Path(directory.name) / "script"
+        script.write_text(KILLED_CHILD.format(examples=str(EXAMPLES), moment=moment, once=f"{directory.name}/once"))
+        script.chmod(0o755)
+        return script
+
+    def test_a_crash_after_any_step_around_a_child_process(self):
+        aborted = []
+
+        def fail(front_end, client, step):
+            front_end.kill()
+            client.read_all()
+            aborted.append(self.check(self.take_over(client, self.INPUT), step))
+
+        steps = self.at_each_step(self.INPUT, fail, "--cgi", self.write_script("never"))
+        self.assertEqual(sum(aborted), 2)
+        self.assertEqual([steps.count(step) for step in ("export an ending", "run a child", "send")], [3, 3, 6])
+
+    def test_a_suspicion_after_any_step_around_a_child_process(self):
+        self.backup.keeps_all = False
+
+        def fail(front_end, client, step):
+            output = self.take_over(client, self.INPUT)
+            self.check(output, step)
+            front_end.go_on()
+            client.read_all()
+            self.check(output, step)
+
+        self.at_each_step(self.INPUT, fail, "--cgi", self.write_script("never"))
+
+    def test_a_child_process_that_is_killed(self):
+        request = series("client", ("item", 1))
+        expected = {"execute": "committed", "export": "aborted", "commit": "committed"}
+        for moment, outcome in expected.items():
+            with self.subTest(moment):
+                self.postgres.query("TRUNCATE ledger, accounts")
+                front_end = self.start(0, "--cgi", self.write_script(moment))
+                with Client() as client:
+                    client.send(front_end.address, request)
+                    self.assertEqual(self.outcomes(client.read_all(), ["item"]), [outcome])
+                self.assertNotIn("Traceback", front_end.kill())
 
     def test_the_wrong_order_duplicates_a_transaction(self):
         request = series("client", ("item", 1))
