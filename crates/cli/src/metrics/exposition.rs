@@ -24,6 +24,7 @@ pub fn exposition(status: &NodeStatus) -> String {
     leases(&page, &status.services);
     paths(&page, &status.services);
     connections(&page, &status.services);
+    migrations(&page, &status.services);
     logs(&page, &status.services);
     takeovers(&page, &status.services);
     page.text()
@@ -347,6 +348,27 @@ fn connections(page: &MetricsPage, services: &[ServiceStatus]) {
             counters
                 .filter(|(event, _)| !NO_COUNTERS.contains(&event.as_str()))
                 .map(|(event, &count)| (vec![service.name.as_str(), event.as_str()], number(count)))
+        }),
+    );
+}
+
+fn migrations(page: &MetricsPage, services: &[ServiceStatus]) {
+    page.each(
+        "steadfast_connections_to_migrate",
+        "Connections that were ordered to move to the other node, and have not moved yet.",
+        services,
+        |service| Some(number(service.migrations.pending as u64)),
+    );
+    page.counter(
+        "steadfast_migrations_total",
+        "Connections that were ordered to move to the other node, by outcome: moved, or stayed here.",
+        &["service", "outcome"],
+        services.iter().flat_map(|service| {
+            let outcomes = [
+                ("moved", service.migrations.moved),
+                ("stayed", service.migrations.stayed),
+            ];
+            outcomes.map(|(outcome, count)| (vec![service.name.as_str(), outcome], number(count)))
         }),
     );
 }

@@ -49,7 +49,12 @@ fn a_status() -> NodeStatus {
             reset: 1,
         }],
         takeover_sums: SUMS,
-        migrations: MigrationStatus::default(),
+        migrations: MigrationStatus {
+            pending: 3,
+            moved: 5,
+            stayed: 2,
+            ..MigrationStatus::default()
+        },
         counters: [("logged_in", 9), ("handshakes", 5), ("relayed_live", 1)]
             .map(|(name, count)| (name.to_owned(), count))
             .into(),
@@ -131,6 +136,10 @@ fn a_status_becomes_samples() {
         "steadfast_connections_not_protected{reason=\"relayed; no backup\",service=\"web\"} 1",
         "steadfast_connections_not_protected{reason=\"the replica's output differs from byte N on\",service=\"web\"} 3",
         "steadfast_relayed_connections{service=\"web\"} 1",
+        "steadfast_connections_to_migrate{service=\"web\"} 3",
+        "# TYPE steadfast_migrations_total counter",
+        "steadfast_migrations_total{outcome=\"moved\",service=\"web\"} 5",
+        "steadfast_migrations_total{outcome=\"stayed\",service=\"web\"} 2",
         "steadfast_handshakes{service=\"web\"} 5",
         "# TYPE steadfast_events_total counter",
         "steadfast_events_total{event=\"logged_in\",service=\"web\"} 9",
