@@ -27,6 +27,13 @@ fn link(last: u8, heard_age_ns: Option<u64>) -> LinkStatus {
 }
 
 /// The status of a node that is taking over. The node's application hangs.
+const MIGRATIONS: MigrationStatus = MigrationStatus {
+    pending: 3,
+    moved: 5,
+    stayed: 2,
+    reasons: Vec::new(),
+};
+
 fn a_status() -> NodeStatus {
     let sample = samples::service();
     let service = ServiceStatus {
@@ -49,12 +56,7 @@ fn a_status() -> NodeStatus {
             reset: 1,
         }],
         takeover_sums: SUMS,
-        migrations: MigrationStatus {
-            pending: 3,
-            moved: 5,
-            stayed: 2,
-            ..MigrationStatus::default()
-        },
+        migrations: MIGRATIONS,
         counters: [("logged_in", 9), ("handshakes", 5), ("relayed_live", 1)]
             .map(|(name, count)| (name.to_owned(), count))
             .into(),
