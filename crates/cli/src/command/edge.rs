@@ -52,7 +52,7 @@ pub(super) fn run(file: &Path, log: LogFormat) -> Result<(), CommandError> {
         }
         Err(error) => return Err(CommandError::failed(error)),
     };
-    let end = edge::run(&settings, || successor_fits(file))?;
+    let end = edge::run(file, &settings, || successor_fits(file))?;
     drop(lock);
     match end {
         EdgeEnd::Stopped => {

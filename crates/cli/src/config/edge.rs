@@ -1,7 +1,7 @@
 //! The configuration of an edge (`docs/edge.md`).
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -160,6 +160,12 @@ pub struct Subnet {
     pub prefix: u8,
 }
 
+/// The IPv4-mapped IPv6 addresses (RFC 4291 section 2.5.5.2).
+const MAPPED: Subnet = Subnet {
+    address: IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0)),
+    prefix: 96,
+};
+
 impl std::fmt::Display for Subnet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.address, self.prefix)
@@ -172,7 +178,10 @@ impl Subnet {
         let (address, prefix) = (address.parse::<IpAddr>().ok()?, prefix.parse().ok()?);
         let subnet = Self { address, prefix };
         let bits = if address.is_ipv4() { 32 } else { 128 };
-        (prefix <= bits && subnet.bits(bits.into()) == subnet.bits(u32::from(prefix))).then_some(subnet)
+        // The data path has IPv4 addresses as IPv4-mapped IPv6 addresses, so a subnet of these would be a subnet of IPv4 as well.
+        let is_mapped = subnet.overlaps(&MAPPED);
+        (prefix <= bits && subnet.bits(bits.into()) == subnet.bits(u32::from(prefix)) && !is_mapped)
+            .then_some(subnet)
     }
 
     /// The first `count` bits of the subnet's address, at the top of the number. The other bits are zero.
@@ -325,7 +334,7 @@ fn inside(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Vec<Subnet> {
 
 fn subnet(value: &DeValue<'_>) -> Result<Subnet, String> {
     text(
-        "\"ADDRESS/PREFIX\" whose bits after the prefix are zero",
+        "\"ADDRESS/PREFIX\" whose bits after the prefix are zero, and which contains no IPv4-mapped IPv6 address (::ffff:0:0/96)",
         Subnet::parse,
     )(value)
 }
@@ -614,6 +623,21 @@ weight = 0
             "fd00:2::/48",
             "10.2.3.0/24",
             "e.toml:11: inside.subnets: 10.2.3.0/24 overlaps 10.2.0.0/16",
+        ),
+        (
+            "interface = \"eth0\"",
+            "interface = \"eth0\"\nsubnets = [\"10.2.128.0/17\"]",
+            "e.toml:12: inside.subnets: 10.2.0.0/16 overlaps 10.2.128.0/17 of outside.subnets",
+        ),
+        (
+            "fd00:2::/48",
+            "::ffff:10.2.0.0/112",
+            "e.toml:11: inside.subnets: element 1 is \"::ffff:10.2.0.0/112\"; allowed: \"ADDRESS/PREFIX\"",
+        ),
+        (
+            "fd00:2::/48",
+            "::/0",
+            "e.toml:11: inside.subnets: element 1 is \"::/0\"; allowed: \"ADDRESS/PREFIX\"",
         ),
         (
             "10.2.0.0/16",

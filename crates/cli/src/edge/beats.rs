@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ use proto::edge::switch::EdgeBeat;
 use socket2::{Domain, Socket, Type};
 
 use super::kernel::port_index;
-use crate::config::{EdgeSettings, SecretKey, StringSettings};
+use crate::config::{ConfigError, EdgeSettings, Problem, SecretKey, StringSettings};
 use crate::daemon::frame::{self, FrameKind, Opener, Refused, Sealer};
 
 /// Receive buffer in bytes. Larger than the largest heartbeat, which describes eight strings with the longest names.
@@ -33,6 +34,8 @@ const DATAGRAM_MAX: usize = 4096;
 /// Maximum number of datagrams taken from one string at a time: a flood must not keep the edge from its other work.
 const RECEIVE_MAX: usize = 64;
 const HOPS: u8 = 64;
+/// Least time between two warnings of heartbeats that this edge's key does not authenticate.
+const WARN_EVERY: Duration = Duration::from_secs(10);
 
 /// The heartbeats of all strings.
 pub(super) struct Beats {
@@ -40,8 +43,18 @@ pub(super) struct Beats {
     said: Vec<Arc<LastBeat>>,
     /// Number of datagrams that were refused, by reason.
     refused: BTreeMap<Refused, u64>,
+    warning: KeyWarning,
     /// Index of the string to read next, and number of datagrams that were read from it in this turn.
     next: (usize, usize),
+}
+
+/// The warning that heartbeats are not authenticated by this edge's key.
+struct KeyWarning {
+    /// The edge's configuration: the file with the problem `edge.key_file`, which has no text yet.
+    wrong: ConfigError,
+    peer: String,
+    /// When the last warning was given.
+    last: Option<Instant>,
 }
 
 /// The receiving side of one string.
@@ -79,16 +92,12 @@ struct BeatWord {
 }
 
 impl Beats {
-    /// Opens the sockets, and starts a thread for each string.
-    pub fn open(settings: &EdgeSettings) -> anyhow::Result<Self> {
+    /// Opens the sockets, and starts a thread for each string. `file` is the file with the settings.
+    pub fn open(settings: &EdgeSettings, file: &Path) -> anyhow::Result<Self> {
         let key = SecretKey::read(&settings.key_file).map_err(anyhow::Error::msg)?;
         let (mut strings, mut said) = (Vec::new(), Vec::new());
         for string in &settings.strings {
-            let names = (
-                format!("{}/{}", settings.name, string.name),
-                format!("{}/{}", settings.peer, string.name),
-            );
-            let (sealer, opener) = frame::open((&names.0, &names.1), Some(&key), frame::VERSIONS, draw);
+            let (sealer, opener) = authenticated((&settings.name, &settings.peer), &string.name, &key);
             let at = || format!("opening the heartbeats of the string {}", string.name);
             let socket = receiver(string, settings.heartbeat.port).with_context(at)?;
             let index = port_index(&string.port)?;
@@ -111,6 +120,7 @@ impl Beats {
             strings,
             said,
             refused: BTreeMap::new(),
+            warning: KeyWarning::new(settings, file),
             next: (0, 0),
         })
     }
@@ -147,7 +157,12 @@ impl Beats {
             match string.open(&buffer[..length], from.ip()) {
                 Ok(Some(beat)) => return Some((index, beat)),
                 Ok(None) => {}
-                Err(reason) => *self.refused.entry(reason).or_default() += 1,
+                Err(reason) => {
+                    *self.refused.entry(reason).or_default() += 1;
+                    if let Some(warning) = self.warning.due(reason, &string.name, Instant::now()) {
+                        tracing::warn!("{warning}");
+                    }
+                }
             }
         }
         self.next = (0, 0);
@@ -178,6 +193,48 @@ impl Drop for Beats {
             said.lock().is_over = true;
             said.changed.notify_one();
         }
+    }
+}
+
+/// The sealer and the opener of a string's heartbeats. Their tags cover the names of the edge and of the string.
+fn authenticated((edge, peer): (&str, &str), string: &str, key: &SecretKey) -> (Sealer, Opener) {
+    let name_of = |edge: &str| format!("{edge}/{string}");
+    frame::open((&name_of(edge), &name_of(peer)), Some(key), frame::VERSIONS, draw)
+}
+
+impl KeyWarning {
+    fn new(settings: &EdgeSettings, file: &Path) -> Self {
+        let field = "edge.key_file".to_owned();
+        let problem = Problem {
+            line: settings.places.line(&field),
+            field,
+            what: String::new(),
+        };
+        Self {
+            wrong: ConfigError::new(file, vec![problem]),
+            peer: settings.peer.clone(),
+            last: None,
+        }
+    }
+
+    /// The warning about a datagram of the string `string` that was refused for `reason`, as the problems of a configuration are written.
+    /// `None` if the reason is another one, or if a warning was given in the last [`WARN_EVERY`].
+    fn due(&mut self, reason: Refused, string: &str, now: Instant) -> Option<ConfigError> {
+        let cause = match reason {
+            Refused::WrongTag => "are authenticated by another key, or for other names of edges and strings",
+            Refused::NoTag => "are not authenticated",
+            _ => return None,
+        };
+        if self.last.is_some_and(|last| now - last < WARN_EVERY) {
+            return None;
+        }
+        self.last = Some(now);
+        let mut wrong = self.wrong.clone();
+        wrong.problems[0].what = format!(
+            "heartbeats on the string {string} {cause}, and are refused; allowed: the key that {} has, too",
+            self.peer
+        );
+        Some(wrong)
     }
 }
 

@@ -6,6 +6,7 @@ mod check;
 mod kernel;
 mod status;
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -42,13 +43,17 @@ struct EdgeAgent<'a> {
     is_busy: bool,
 }
 
-/// Runs the edge until SIGTERM or SIGINT, then takes the data path away: packets follow ordinary routes. SIGUSR2 ends this
+/// Runs the edge, whose settings are in `file`, until SIGTERM or SIGINT, then takes the data path away: packets follow ordinary routes. SIGUSR2 ends this
 /// function, too, if `can_succeed` finds that a successor could go on. Then the data path stays, and the caller executes the
 /// successor in the same process.
 ///
 /// # Errors
 /// The step of the start or of the cleanup that failed.
-pub fn run(settings: &EdgeSettings, can_succeed: impl Fn() -> Result<(), String>) -> anyhow::Result<EdgeEnd> {
+pub fn run(
+    file: &Path,
+    settings: &EdgeSettings,
+    can_succeed: impl Fn() -> Result<(), String>,
+) -> anyhow::Result<EdgeEnd> {
     let wakeup = Wakeup::new().context("making the wake-up pipe")?;
     let signals = |signals: &[i32]| wakeup.on_signals(signals).context("catching signals");
     let stop = signals(&[signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])?;
@@ -58,7 +63,7 @@ pub fn run(settings: &EdgeSettings, can_succeed: impl Fn() -> Result<(), String>
         tracing::warn!(%error, "the edge runs at ordinary priority: false alarms are more likely");
     }
     // The data path comes after the steps that are likely to fail, so a failed start rarely leaves pins.
-    let beats = Beats::open(settings)?;
+    let beats = Beats::open(settings, file)?;
     let (server, asker, calls) = control::ControlServer::open(&settings.state_dir, wakeup.waker())?;
     if let Some(metrics) = &settings.metrics {
         metrics::serve(metrics.listen, move || {

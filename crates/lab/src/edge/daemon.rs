@@ -39,7 +39,7 @@ const POLL: Duration = Duration::from_millis(20);
 pub enum RecoveryOption {
     /// SYNs only.
     Syn,
-    /// The lowest unacknowledged packet of each connection, and the highest acknowledgement.
+    /// The lowest unacknowledged packet of each connection, and a second packet ([`SecondOption`]).
     #[default]
     Lowest,
     /// All unacknowledged packets.
@@ -77,19 +77,19 @@ impl Default for RecoverySetup {
         Self {
             policy: RecoveryOption::default(),
             second: SecondOption::default(),
-            caching_after: 2,
+            caching_after: 0,
             limits: CacheLimits::default(),
         }
     }
 }
 
-/// Limits of the edges' cache.
+/// Limits of an edge's cache.
 #[derive(Clone, Copy, Debug, Default, Args, Serialize)]
 pub struct CacheLimits {
-    /// Limit of each string's cache in MiB; default: the edge's.
+    /// Limit of the cache, which serves all strings, in MiB; default: the edge's.
     #[arg(long, value_name = "N")]
     pub max_mb: Option<u32>,
-    /// Limit of the packets in each string's cache; default: the edge's.
+    /// Limit of the packets in the cache; default: the edge's.
     #[arg(long, value_name = "N")]
     pub max_packets: Option<u32>,
     /// Limit of a connection's cached packets in KiB; default: the edge's. Only policy `all` reaches it.
@@ -173,6 +173,9 @@ pub struct EdgeDaemons {
 /// The part of `steadfast status --json` that the lab reads. Times are nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ReportedEdge {
+    /// The edge's name.
+    #[serde(default)]
+    pub edge: String,
     /// The strings, in the order of the configuration.
     pub strings: Vec<ReportedString>,
     /// Number of flows in the table.

@@ -65,6 +65,7 @@ pub const FILES: &[ScenarioFile] = files![
     "today-completion-failover-5s",
     "today-timeouts",
     "today-strings-buffer-750",
+    "today-strings-buffer-1500",
     "unequal-strings-2-to-1",
     "unequal-strings-4-to-1",
     "caro-spurious",
@@ -348,6 +349,14 @@ pub const FIGURES: &[CatalogueEntry] = &[
         also: &[],
         marks: &[],
         draw: strings::shares_with,
+    },
+    CatalogueEntry {
+        name: "today-25",
+        title: "Figure 25 with today's hosts: bottleneck queue, buffer of 1500 packets",
+        scenario: "today-strings-buffer-1500",
+        also: &[],
+        marks: &[],
+        draw: strings::queue,
     },
     CatalogueEntry {
         name: "today-26",

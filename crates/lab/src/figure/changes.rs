@@ -285,6 +285,12 @@ const CHANGES: &[ScenarioChange] = &[
         &["today-22a", "today-24a", "today-26a", "today-26b"],
     ),
     (
+        "today-strings-buffer-1500",
+        "utilization = 0.97",
+        "min_window = 1_000_000",
+        &["today-25a"],
+    ),
+    (
         "unequal-strings-2-to-1",
         "utilization = 0.97",
         "min_window = 1_000_000",

@@ -22,6 +22,12 @@ use crate::support::lan::{LanHost, is_root};
 const STRINGS: usize = 3;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
+/// The Ethernet addresses of a frame that enters a string: the node's address, and that of the string's port. They tell the string.
+fn links(string: usize) -> ([u8; 6], [u8; 6]) {
+    let number = u8::try_from(string).expect("few");
+    ([2, 0, 0, 0, 2, number], [2, 0, 0, 0, 3, number])
+}
+
 /// The programs and the model, side by side.
 struct Twins {
     host: LanHost,
@@ -61,6 +67,12 @@ impl Twins {
             },
             &edge_options(),
         );
+        for string in 0..STRINGS {
+            let (node, own) = links(string);
+            for is_v6 in [false, true] {
+                kernel.set_link(string, is_v6, own, node);
+            }
+        }
         let modelled = (0..STRINGS).map(|string| DataPathString {
             steering: StringSteering::Up,
             generation: 0,
@@ -192,7 +204,13 @@ impl Twins {
             .unwrap_or_else(|error| panic!("{error}: {}", at()));
         match (&rehearsed, &modelled) {
             (Rehearsed::Stack, DataPathVerdict::Stack) | (Rehearsed::Dropped, DataPathVerdict::Dropped) => {}
-            (Rehearsed::Sent(sent), DataPathVerdict::Sent(_, expected)) => {
+            (Rehearsed::Sent(sent), DataPathVerdict::Sent(port, expected)) => {
+                // The kernel fills in the addresses of a frame to the outside only later.
+                let (to, from) = match port {
+                    DataPathPort::Outside => (MAC, MAC),
+                    DataPathPort::String(string) => links(*string),
+                };
+                assert_eq!(sent[..12], [to, from].concat(), "not to {port:?}: {}", at());
                 assert_eq!(sent[14..], expected[..], "{}", at());
             }
             _ => panic!("{rehearsed:?} is not {modelled:?}: {}", at()),
@@ -360,6 +378,74 @@ fn a_flow_that_left_first_follows_the_other_edge() {
     twins.sweep(1);
     let verdict = twins.handle(OUTSIDE, &entering, 0);
     assert_eq!(sent_to(&verdict), Some(DataPathPort::String(0)));
+    twins.assert_equal_counts();
+}
+
+/// The packet as a fragment of the IP packet `id`. `offset` is the field with the flag "more fragments" in bit 13, as in IPv4.
+fn as_fragment(packet: &[u8], id: u8, offset: u16) -> Vec<u8> {
+    if packet[0] >> 4 == 6 {
+        let [high, low] = (offset << 3 | offset >> 13 & 1).to_be_bytes();
+        return with_extension(packet, FRAGMENT, &[0, high, low, 0, 0, 0, id]);
+    }
+    let mut fragment = packet.to_vec();
+    fragment[4..6].copy_from_slice(&[0, id]);
+    fragment[6..8].copy_from_slice(&offset.to_be_bytes());
+    fix_ipv4_header(&mut fragment);
+    fragment
+}
+
+const MORE_FRAGMENTS: u16 = 0x2000;
+
+#[test]
+fn fragments_and_errors_take_the_string_of_their_flow() {
+    let test = "fragments_and_errors_take_the_string_of_their_flow";
+    let Some(mut twins) = Twins::new(test, None, SecondPacket::Newest) else {
+        return;
+    };
+    for v6 in [false, true] {
+        twins.set_slots([1; SLOTS]);
+        twins.set_steering(1, StringSteering::Up);
+        let (udp, tcp) = (request(v6).udp(), request(v6).tcp());
+        for begins in [&udp, &tcp] {
+            let verdict = twins.handle(OUTSIDE, begins, 0);
+            assert_eq!(sent_to(&verdict), Some(DataPathPort::String(1)));
+        }
+        // From here on, only the flows know the string 1: addresses and slots lead to the string 0.
+        twins.set_slots([0; SLOTS]);
+        let mut string_of = |packet: &[u8]| sent_to(&twins.handle(OUTSIDE, packet, 0));
+        let [flows, others] = [1, 0].map(|string| Some(DataPathPort::String(string)));
+        for (id, whole) in [(1, &udp), (2, &tcp)] {
+            assert_eq!(string_of(&as_fragment(whole, id, MORE_FRAGMENTS)), flows);
+            assert_eq!(string_of(&as_fragment(whole, id, MORE_FRAGMENTS | 1)), flows);
+            assert_eq!(string_of(&as_fragment(whole, id, 2)), flows, "the last fragment");
+            assert_eq!(
+                string_of(&as_fragment(whole, 9, 2)),
+                others,
+                "of an unknown packet"
+            );
+        }
+        let router = HandMade {
+            from: address(if v6 { "fd01::77" } else { "10.1.0.77" }),
+            ..request(v6)
+        };
+        for quoted in [reply(v6).udp(), reply(v6).tcp()] {
+            assert_eq!(string_of(&router.unreachable(1, &quoted)), flows);
+        }
+        let unknown = HandMade {
+            ports: (80, 50_000),
+            ..reply(v6)
+        };
+        assert_eq!(string_of(&router.unreachable(1, &unknown.tcp())), others);
+        twins.bump_generation(1);
+        twins.set_steering(1, StringSteering::Down);
+        let late = twins.handle(OUTSIDE, &as_fragment(&udp, 1, 2), 0);
+        assert_eq!(sent_to(&late), others, "the packet's string has failed");
+        let error = twins.handle(OUTSIDE, &router.unreachable(1, &reply(v6).tcp()), 0);
+        assert_eq!(sent_to(&error), others, "the flow moves");
+    }
+    assert_eq!(twins.model.count("fragments"), 18);
+    assert_eq!(twins.model.count("icmp_errors"), 8);
+    assert_eq!(twins.model.count("moved"), 2);
     twins.assert_equal_counts();
 }
 
@@ -577,12 +663,18 @@ fn random_segment(random: &mut Random, enters: bool) -> HandMade {
 
 fn random_options(random: &mut Random) -> Vec<u8> {
     let shift = u8::try_from(random.below(16)).expect("small");
-    match random.below(6) {
+    match random.below(9) {
         0 => scale(shift),
         1 => vec![2, 4, 5, 180, 3, 3, shift, 0],
         2 => vec![3, 3],
         3 => vec![8, 10, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, shift],
         4 => vec![9, 0, 3, 3, shift],
+        // Multipath TCP (RFC 8684) and experimental kinds (RFC 4727), which the edge skips by their lengths.
+        5 => vec![30, 4, 0, 0x81, 3, 3, shift],
+        6 => vec![253, 6, 1, 2, 3, 3, 254, 2, 3, 3, shift],
+        7 => vec![
+            254, 5, 3, 3, 14, 30, 12, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 3, 3, shift,
+        ],
         _ => vec![],
     }
 }
@@ -590,10 +682,13 @@ fn random_options(random: &mut Random) -> Vec<u8> {
 fn random_packet(random: &mut Random) -> (DataPathPort, Vec<u8>, u16) {
     let enters = random.below(2) == 0;
     let made = random_segment(random, enters);
-    let packet = match random.below(12) {
+    let packet = match random.below(15) {
         0 => made.udp(),
         1 => made.unreachable(1, &made.tcp()),
-        2 => {
+        2 => random_fragment(random, &made.udp()),
+        3 => random_fragment(random, &made.tcp()),
+        4 => random_error(random, &made),
+        5 => {
             let quoted = HandMade {
                 from: made.to,
                 to: made.from,
@@ -612,6 +707,41 @@ fn random_packet(random: &mut Random) -> (DataPathPort, Vec<u8>, u16) {
     };
     let gso_size = random.one_of(&[0, 0, 0, 100]);
     (port, damaged(random, packet), gso_size)
+}
+
+/// A first, a middle or a last fragment of one of a few IP packets.
+fn random_fragment(random: &mut Random, packet: &[u8]) -> Vec<u8> {
+    let offset = random.one_of(&[MORE_FRAGMENTS, MORE_FRAGMENTS | 1, 2, 3]);
+    as_fragment(packet, random.one_of(&[1, 2]), offset)
+}
+
+/// An ICMP error or another ICMP message about a packet that went the other way. A router or the packet's receiver sends it.
+fn random_error(random: &mut Random, made: &HandMade) -> Vec<u8> {
+    let other_way = HandMade {
+        from: made.to,
+        to: made.from,
+        ports: (made.ports.1, made.ports.0),
+        ..made.clone()
+    };
+    let quoted = if random.below(3) == 0 {
+        other_way.udp()
+    } else {
+        other_way.tcp()
+    };
+    let router = match (made.from.is_ipv6(), random.below(2)) {
+        (_, 0) => made.from,
+        (false, _) => address("10.1.0.77"),
+        (true, _) => address("fd01::77"),
+    };
+    let kind = random.one_of(&[1, 2, 3, 3, 4, 5, 11, 12, 128]);
+    let code = random.one_of(&[0, 1, 3, 4]);
+    let quoted_len = random.one_of(&[quoted.len(), 48, 30, 24]).min(quoted.len());
+    let message = [&[kind, code, 0, 0, 0, 0, 0, 0], &quoted[..quoted_len]].concat();
+    HandMade {
+        from: router,
+        ..made.clone()
+    }
+    .icmp(message)
 }
 
 /// Sometimes changes a byte of the headers, or cuts the packet off.
@@ -698,6 +828,8 @@ fn random_packets_fare_alike() {
             assert!(twins.model.count(name) > 0, "{name}");
         }
         assert_eq!(twins.modelled_copies, twins.model.count("copied"));
-        assert!(twins.model.count("icmp_errors") > 0 && twins.model.count("malformed") > 0);
+        for name in ["icmp_errors", "malformed", "fragments"] {
+            assert!(twins.model.count(name) > 0, "{name}");
+        }
     }
 }

@@ -42,18 +42,23 @@ pub struct HitFlow {
     /// Time from the end of the failover at both edges until the next new byte at a receiver, in nanoseconds. 0 if a new byte came after
     /// the first edge had moved the flows but before both had. `None`: no new byte came afterwards.
     pub gap_ns: Option<u64>,
+    /// Largest delay that the lab's own emulated cable added to a round trip within the gap, in nanoseconds.
+    pub cable_late_ns: u64,
 }
 
-/// The flows that lost something in the failover.
-pub fn hit_flows(trace: &EdgeTrace, span: FailoverSpan) -> Vec<HitFlow> {
+/// The flows that lost something in the failover. `cable_late_ns` says how late the lab's own cable was within a gap of this many
+/// nanoseconds.
+pub fn hit_flows(trace: &EdgeTrace, span: FailoverSpan, cable_late_ns: impl Fn(u64) -> u64) -> Vec<HitFlow> {
     let flows = trace.flows.iter().enumerate();
     let hit = flows.filter_map(|(index, flow)| {
         let lost = span.loss(flow)?;
         let next = flow.next_news(span.completed_ns);
+        let gap_ns = next.map(|next| next.saturating_sub(span.ended_ns));
         Some(HitFlow {
             index,
             lost,
-            gap_ns: next.map(|next| next.saturating_sub(span.ended_ns)),
+            gap_ns,
+            cable_late_ns: gap_ns.map_or(0, &cable_late_ns),
         })
     });
     hit.collect()

@@ -1,6 +1,7 @@
 //! `steadfast-lab edge-failover`: a string fails, and its flows go on over another string, with and without local recovery.
 
 mod command;
+mod counters;
 mod gaps;
 mod options;
 mod play;

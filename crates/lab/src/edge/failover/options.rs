@@ -25,7 +25,8 @@ use crate::run::RunOptions;
 /// string fails (chapter 7 of the HALR thesis). Local recovery: the edges cache packets, and send them again after the failover. Two runs
 /// with the same seed are compared: with local recovery and without. The restart gap of a flow that was hit is the time from the end of the
 /// failover until the next new byte at a receiver. No connection may be lost. With local recovery, 99 of 100 gaps must be at most the
-/// round-trip time (1.5 times that with `--cluster near-clients`) plus `--margin`. With `--fault both-return`, the gap begins when the cables
+/// round-trip time (1.5 times that with `--cluster near-clients`) plus `--margin`, both of the flows that lost their handshake and of those
+/// that lost only data. With `--fault both-return`, the gap begins when the cables
 /// are plugged in, and may be two heartbeats longer. Both requirements are judged by captures at the clients and at the servers.
 ///
 /// A failure of an edge is played once, because local recovery has no part in it. If the edge's process is killed or upgraded, 99 of 100
@@ -45,7 +46,7 @@ pub struct EdgeFailoverOptions {
     #[arg(long, value_enum, default_value_t)]
     pub policy: RecoveryOption,
     /// Missing heartbeats after which packets are cached; 0: always.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=2))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=2))]
     pub caching_after: u32,
     /// Packet that the edges cache of a connection in addition to its lowest packet.
     #[arg(long, value_enum, default_value_t)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use proto::Instant;
 
+use super::counters::{AGREED_AFTER, counter_problems};
 use super::gaps::{FailoverSpan, hit_flows};
 use super::options::{APPLICATION, BEFORE, EdgeFailoverOptions};
 use super::report::{EdgeFailoverFindings, FailoverFacts};
@@ -99,12 +100,15 @@ pub fn measure(
         bed.network.reroute(1, 1)?;
     }
     let moved = monotonic();
+    std::thread::sleep((fault + options.failover + AGREED_AFTER).since(monotonic()));
+    let agreed = bed.edges_left()?;
     let report = flows.finish()?;
     run.step("judge");
     let times = bed.times(options, fault, moved)?;
     let edges = bed.edges_left()?;
+    problems.extend(counter_problems(&agreed, &edges));
     let captures = bed.captures.stop()?;
-    let cable_late = lateness(&bed.emulators.finish()?.wan, &times, options);
+    let cable = bed.emulators.finish()?.wan;
     for daemons in bed.daemons {
         problems.extend(daemons.stop().err().map(|error| format!("{error:#}")));
     }
@@ -116,9 +120,10 @@ pub fn measure(
         one_way: options.round_trip() / 2,
     };
     let ms = |from: Instant, to: Instant| crate::clock::ms(from.as_nanos(), to.as_nanos());
+    let late = |gap_ns| lateness(&cable, &times, Duration::from_nanos(gap_ns));
     Ok(FailoverFacts {
         fault: times.fault,
-        hit: hit_flows(&trace, span),
+        hit: hit_flows(&trace, span, |gap_ns| late(gap_ns).as_nanos() as u64),
         differing: differing(&plan, &report, run)?,
         detection_ms: times.declared.map(|declared| ms(fault, declared)),
         takeover_ms: times.declared.map(|declared| ms(declared, times.completed)),
@@ -126,14 +131,13 @@ pub fn measure(
         plan,
         report,
         edges,
-        cable_late,
+        cable_late: lateness(&cable, &times, options.round_trip() * 2),
     })
 }
 
-/// Largest delay that the lab's cable added to a round trip while the flows restarted.
-fn lateness(cable: &[Carried; 2], times: &FailoverTimes, options: &EdgeFailoverOptions) -> Duration {
-    let restarted = times.ended + options.round_trip() * 2;
-    let span = (times.completed.as_nanos(), restarted.as_nanos());
+/// Largest delay that the lab's cable added to a round trip, in the time from the end of the failover until `after` later.
+fn lateness(cable: &[Carried; 2], times: &FailoverTimes, after: Duration) -> Duration {
+    let span = (times.completed.as_nanos(), (times.ended + after).as_nanos());
     let directions = cable
         .iter()
         .map(|carried| carried.lateness.max_between(span.0, span.1));

@@ -89,17 +89,22 @@ pub struct FailoverSide {
     completion_hit_ms: Option<Spread>,
     /// Completion times of all flows.
     completion_ms: Option<Spread>,
+    /// Restart gaps: of the flows that lost their SYN or SYN-ACK, and of all others.
     #[serde(skip)]
     gaps: [Vec<f64>; 2],
     #[serde(skip)]
     completions: [Vec<f64>; 2],
-    /// 99th percentile of the judged restart gaps. A judged gap is a measured gap minus `cable_late_ms` of its run.
-    restart_gap_judged_ms_p99: Option<f64>,
+    /// 99th percentile of the judged restart gaps of the flows that lost their SYN or their SYN-ACK. A judged gap is a measured gap minus
+    /// the delay of the lab's own emulated cable within this gap.
+    restart_gap_judged_syn_ms_p99: Option<f64>,
+    /// The same of all other hit flows.
+    restart_gap_judged_data_ms_p99: Option<f64>,
     /// Largest delay, in milliseconds, that the lab's own emulated cable added to a round trip while the flows restarted, because the
     /// machine was busy.
     cable_late_ms: f64,
+    /// Judged gaps by [`FlowLoss`], as `gaps`.
     #[serde(skip)]
-    judged: Vec<f64>,
+    judged: [Vec<f64>; 2],
     /// The status of the edges at the end of the last run.
     edges: Vec<ReportedEdge>,
 }
@@ -149,10 +154,7 @@ impl FailoverSide {
             crate::clock::ms(flow.arrived_ns, flow.ended_ns)
         };
         for hit in &facts.hit {
-            match hit.gap_ns {
-                Some(gap_ns) => side.gaps[usize::from(hit.lost == FlowLoss::Data)].push(gap_ns as f64 / 1e6),
-                None => side.not_restarted += 1,
-            }
+            side.note_gap(hit);
             side.latest.push(LateFlow {
                 client: facts.trace.flows[hit.index].client,
                 seed: facts.plan.seed,
@@ -162,9 +164,18 @@ impl FailoverSide {
             side.completions[0].extend(planned[hit.index].map(took));
         }
         side.completions[1] = (0..facts.report.flows.len()).map(took).collect();
-        side.judge();
         side.settle();
         side
+    }
+
+    fn note_gap(&mut self, hit: &HitFlow) {
+        let Some(gap_ns) = hit.gap_ns else {
+            self.not_restarted += 1;
+            return;
+        };
+        let class = usize::from(hit.lost == FlowLoss::Data);
+        self.gaps[class].push(gap_ns as f64 / 1e6);
+        self.judged[class].push(gap_ns.saturating_sub(hit.cable_late_ns) as f64 / 1e6);
     }
 
     fn add(&mut self, other: Self) {
@@ -175,19 +186,13 @@ impl FailoverSide {
         for (own, more) in self.completions.iter_mut().zip(other.completions) {
             own.extend(more);
         }
-        self.judged.extend(other.judged);
+        for (own, more) in self.judged.iter_mut().zip(other.judged) {
+            own.extend(more);
+        }
         self.latest.extend(other.latest);
         self.cable_late_ms = self.cable_late_ms.max(other.cable_late_ms);
         self.edges = other.edges;
         self.settle();
-    }
-
-    /// Computes the judged gaps of one run.
-    fn judge(&mut self) {
-        let gaps = self.gaps.iter().flatten();
-        self.judged = gaps
-            .map(|gap_ms| (gap_ms - self.cable_late_ms).max(0.0))
-            .collect();
     }
 
     fn settle(&mut self) {
@@ -201,15 +206,24 @@ impl FailoverSide {
         self.restart_gap_data_ms = spread(data);
         self.restart_gap_ms = spread(&self.gaps.concat());
         self.restart_gap_ms_p99 = self.restart_gap_ms.map(|gaps| gaps.p99);
-        self.restart_gap_judged_ms_p99 = spread(&self.judged).map(|gaps| gaps.p99);
+        let [syn, data] = [0, 1].map(|class| spread(&self.judged[class]).map(|gaps| gaps.p99));
+        (
+            self.restart_gap_judged_syn_ms_p99,
+            self.restart_gap_judged_data_ms_p99,
+        ) = (syn, data);
         self.completion_hit_ms = spread(&self.completions[0]);
         self.completion_ms = spread(&self.completions[1]);
     }
 
-    /// Whether every hit flow continued, and 99 of 100 judged gaps are at most `allowed_ms`.
+    /// Whether every hit flow continued, and 99 of 100 judged gaps are at most `allowed_ms`: of the flows that lost their handshake, and of
+    /// those that lost only data. If no flow was hit, nothing is shown.
     fn restarts_within(&self, allowed_ms: f64) -> bool {
-        let p99 = self.restart_gap_judged_ms_p99;
-        self.not_restarted == 0 && p99.is_some_and(|p99| p99 <= allowed_ms)
+        let classes = [
+            self.restart_gap_judged_syn_ms_p99,
+            self.restart_gap_judged_data_ms_p99,
+        ];
+        let mut p99s = classes.into_iter().flatten().peekable();
+        self.not_restarted == 0 && p99s.peek().is_some() && p99s.all(|p99| p99 <= allowed_ms)
     }
 
     /// Describes the flows whose gap was longer than `allowed_ms`.
@@ -454,19 +468,23 @@ mod tests {
         options: EdgeFailoverOptions,
     }
 
-    fn side(gap_ms: f64, cable_late_ms: f64) -> FailoverSide {
-        let mut side = FailoverSide {
-            gaps: [vec![gap_ms], Vec::new()],
-            cable_late_ms,
-            ..FailoverSide::default()
-        };
-        side.judge();
+    /// A side of flows that lost something: which packets, the gap, and how late the lab's cable was.
+    fn side(hit: &[(FlowLoss, u64, u64)]) -> FailoverSide {
+        let mut side = FailoverSide::default();
+        for &(lost, gap_ms, late_ms) in hit {
+            side.note_gap(&HitFlow {
+                index: 0,
+                lost,
+                gap_ns: Some(gap_ms * 1_000_000),
+                cable_late_ns: late_ms * 1_000_000,
+            });
+        }
         side.settle();
         side
     }
 
-    fn found(with_ms: f64, without_ms: f64) -> EdgeFailoverFindings {
-        let side = |gap_ms| Some(side(gap_ms, 0.0));
+    fn found(with_ms: u64, without_ms: u64) -> EdgeFailoverFindings {
+        let side = |gap_ms| Some(side(&[(FlowLoss::Syn, gap_ms, 0)]));
         EdgeFailoverFindings {
             with: side(with_ms),
             without: side(without_ms),
@@ -476,24 +494,49 @@ mod tests {
 
     #[test]
     fn a_run_holds_if_flows_go_on_soon_enough_and_sooner_than_without_recovery() {
-        assert!(found(20.0, 360.0).holds());
-        assert!(!found(360.0, 400.0).holds());
-        assert!(!found(20.0, 20.0).holds());
+        assert!(found(20, 360).holds());
+        assert!(!found(360, 400).holds());
+        assert!(!found(20, 20).holds());
+    }
+
+    #[test]
+    fn flows_that_lost_their_handshake_are_judged_like_those_that_lost_data() {
+        let of = |syn_ms, data_ms| {
+            let mut found = found(0, 2000);
+            let mut hit = vec![(FlowLoss::Data, data_ms, 0); 400];
+            hit.push((FlowLoss::Syn, syn_ms, 0));
+            found.with = Some(side(&hit));
+            found.holds()
+        };
+        assert!(of(20, 20));
+        assert!(!of(1000, 20), "the only SYN among 401 flows");
+        assert!(!of(20, 1000));
     }
 
     #[test]
     fn what_the_labs_own_cable_was_late_does_not_count() {
-        let of = |runs: &[(f64, f64)]| {
-            let mut found = found(0.0, 360.0);
-            let mut sides = runs.iter().map(|&(gap_ms, late_ms)| side(gap_ms, late_ms));
+        let of = |runs: &[&[(u64, u64)]]| {
+            let mut found = found(0, 360);
+            let mut sides = runs.iter().map(|flows| {
+                let hit: Vec<_> = flows
+                    .iter()
+                    .map(|&(gap_ms, late_ms)| (FlowLoss::Data, gap_ms, late_ms))
+                    .collect();
+                side(&hit)
+            });
             found.with = sides.next();
             sides.for_each(|side| found.with.as_mut().unwrap().add(side));
             (found.holds(), found.with.unwrap().restart_gap_ms_p99)
         };
-        assert_eq!(of(&[(115.0, 10.0)]), (true, Some(115.0)));
-        assert_eq!(of(&[(115.0, 5.0)]), (false, Some(115.0)));
+        assert_eq!(of(&[&[(115, 10)]]), (true, Some(115.0)));
+        assert_eq!(of(&[&[(115, 5)]]), (false, Some(115.0)));
         assert_eq!(
-            of(&[(115.0, 5.0), (3.0, 10.0)]),
+            of(&[&[(115, 5), (200, 100)]]),
+            (false, Some(200.0)),
+            "in another gap"
+        );
+        assert_eq!(
+            of(&[&[(115, 5)], &[(3, 10)]]),
             (false, Some(115.0)),
             "in another run"
         );
@@ -502,7 +545,7 @@ mod tests {
     #[test]
     fn a_run_that_hits_no_flow_shows_nothing_unless_some_are_hit_without_recovery() {
         let nothing = || Some(FailoverSide::default());
-        let mut spared = found(20.0, 360.0);
+        let mut spared = found(20, 360);
         spared.with = nothing();
         assert!(spared.holds());
         spared.without = nothing();

@@ -22,8 +22,9 @@ use crate::run::RunOptions;
 /// Each string carries half of the flows, which fill it. The first string loses its power, and after the failover all flows share the
 /// second string, whose buffer is finite (section 7.4 of the HALR thesis). Two runs with the same seed are compared: with rate control and
 /// without. With rate control, from 2 s after the failover on, no packet may be dropped, the flows' shares must be equal (Jain's index at
-/// least 0.99), the queue may hold at most 80 % of the buffer, and the string must carry at least 95 % of what it carries without rate
-/// control.
+/// least 0.99, in the whole time and on average in half seconds; with `--strings 4:1`, 0.98 in half seconds), the queue may hold at most 80 %
+/// of the buffer, and the string must carry at least 95 % of what it carries without rate control. The edges must have lowered windows, and
+/// without rate control the shares, the drops or the queue must be worse than that.
 #[derive(Clone, Debug, Args)]
 pub struct EdgeRateOptions {
     /// Ratio of the two strings' rates: the string that fails, to the string that is left.

@@ -241,9 +241,12 @@ impl RateFacts {
         let drops = |from, to| bins(from, to).map(|bin| bin.dropped).sum();
         let longest = |from, to| bins(from, to).map(|bin| bin.waiting_max).max().unwrap_or(0);
         let bytes: u64 = bins(settled, end).map(|bin| bin.bytes).sum();
+        let capped = self.edges.iter().flatten().map(|edge| edge.counter("capped"));
         RateSide {
             jain: shares.jain,
+            jain_of_bins: shares.jain_of_bins,
             shares,
+            capped: capped.sum(),
             drops_after_settling: drops(settled, end),
             drops_while_settling: drops(completed, settled),
             queue_max_packets: longest(settled, end),

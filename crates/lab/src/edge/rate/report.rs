@@ -9,6 +9,10 @@ use crate::edge::variant::EdgeVariant;
 use crate::run::LabFindings;
 
 const JAIN_MIN: f64 = 0.99;
+/// Least mean of Jain's index over half seconds.
+const JAIN_OF_BINS_MIN: f64 = 0.99;
+/// The same for `--strings 4:1`: a flow sends only 11 packets in half a second (docs/rate-control.md).
+const JAIN_OF_BINS_MIN_QUARTER: f64 = 0.98;
 const THROUGHPUT_MIN: f64 = 0.95;
 /// Fraction of the buffer that may be used: 600 of 750 packets in the HALR thesis.
 const QUEUE_MAX: f64 = 0.8;
@@ -38,8 +42,12 @@ pub struct EdgeRateFindings {
 pub struct RateSide {
     /// Jain's fairness index of the bytes that the flows received from 2 s after the failover on.
     pub jain: f64,
-    /// The flows' shares in detail.
+    /// The flows' shares in detail, of the run with the lowest `jain`.
     pub shares: FlowShares,
+    /// Mean of Jain's index in half seconds.
+    pub jain_of_bins: f64,
+    /// Number of packets in which the edges had lowered the window, at the time of the measurement.
+    pub capped: u64,
     /// Packets dropped at the string's full queue from 2 s after the failover on.
     pub drops_after_settling: u64,
     /// Packets dropped at the string's full queue in the first 2 s after the failover.
@@ -59,6 +67,8 @@ impl RateSide {
         if other.jain < self.jain {
             (self.jain, self.shares) = (other.jain, other.shares);
         }
+        self.jain_of_bins = self.jain_of_bins.min(other.jain_of_bins);
+        self.capped = self.capped.min(other.capped);
         self.drops_after_settling = self.drops_after_settling.max(other.drops_after_settling);
         self.drops_while_settling = self.drops_while_settling.max(other.drops_while_settling);
         self.queue_max_packets = self.queue_max_packets.max(other.queue_max_packets);
@@ -69,8 +79,14 @@ impl RateSide {
         self.edges = other.edges;
     }
 
-    fn is_controlled(&self, buffer: u32) -> bool {
+    /// Whether the shares, the drops and the queue are as rate control promises.
+    fn is_controlled(&self, strings: StringRatio, buffer: u32) -> bool {
+        let of_bins = match strings {
+            StringRatio::Quarter => JAIN_OF_BINS_MIN_QUARTER,
+            StringRatio::Equal | StringRatio::Half => JAIN_OF_BINS_MIN,
+        };
         self.jain >= JAIN_MIN
+            && self.jain_of_bins >= of_bins
             && self.drops_after_settling == 0
             && self.queue_max_packets as f64 <= QUEUE_MAX * f64::from(buffer)
     }
@@ -79,15 +95,16 @@ impl RateSide {
         let [least, most] = self.shares.least_and_most;
         format!(
             "\n  {name}: {:.1} Mbit/s, Jain {:.4} of {} flows (in half seconds {:.4}; shares {least:.2} to {most:.2}), drops {} then {}, \
-             queue {} then {}",
+             queue {} then {}, {} windows lowered",
             self.throughput_mbit,
             self.jain,
             self.shares.flows,
-            self.shares.jain_of_bins,
+            self.jain_of_bins,
             self.drops_while_settling,
             self.drops_after_settling,
             self.queue_max_while_settling_packets,
             self.queue_max_packets,
+            self.capped,
         )
     }
 }
@@ -123,6 +140,22 @@ impl EdgeRateFindings {
         found
     }
 
+    fn is_controlled(&self, side: &RateSide) -> bool {
+        side.is_controlled(self.strings, self.buffer_packets)
+    }
+
+    /// Whether the edges have lowered windows in each run with rate control. If not, the run shows nothing about rate control.
+    fn is_capped(&self) -> bool {
+        self.with.as_ref().is_none_or(|side| side.capped > 0)
+    }
+
+    /// Whether rate control was needed: without it, the same flows did not share fairly, or lost packets, or filled the queue. Also true if
+    /// only one of the two variants was played.
+    fn control_helps(&self) -> bool {
+        let both = self.with.as_ref().zip(self.without.as_ref());
+        both.is_none_or(|(_, without)| !self.is_controlled(without))
+    }
+
     fn head(&self) -> String {
         format!("{} flows, {:.0} Mbit/s left", self.flows, self.mbit)
     }
@@ -140,11 +173,11 @@ impl EdgeRateFindings {
 
 impl LabFindings for EdgeRateFindings {
     fn holds(&self) -> bool {
-        let controlled = [&self.with, &self.baseline].into_iter().flatten();
+        let mut judged = [&self.with, &self.baseline].into_iter().flatten();
         let ratio = self.throughput_ratio;
-        controlled
-            .clone()
-            .all(|side| side.is_controlled(self.buffer_packets))
+        judged.all(|side| self.is_controlled(side))
+            && self.is_capped()
+            && self.control_helps()
             && ratio.is_none_or(|ratio| ratio >= THROUGHPUT_MIN)
     }
 
@@ -180,6 +213,80 @@ impl LabFindings for EdgeRateFindings {
         if let Some(ratio) = self.throughput_ratio {
             text += &format!("\n  throughput with / without: {ratio:.3}");
         }
+        if !self.is_capped() {
+            text += "\n    with rate control, the edges lowered no window";
+        }
+        if !self.control_helps() {
+            text += "\n    without rate control, the flows fared as well";
+        }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct RateLine {
+        #[command(flatten)]
+        options: EdgeRateOptions,
+    }
+
+    fn side(jain_of_bins: f64, capped: u64) -> RateSide {
+        RateSide {
+            jain: jain_of_bins.max(0.995),
+            shares: FlowShares::default(),
+            jain_of_bins,
+            capped,
+            drops_after_settling: 0,
+            drops_while_settling: 0,
+            queue_max_packets: 100,
+            queue_max_while_settling_packets: 100,
+            throughput_mbit: 97.0,
+            edges: None,
+        }
+    }
+
+    fn found(arguments: &[&str], with: &RateSide, without: &RateSide) -> EdgeRateFindings {
+        let line = [&["edge-rate"], arguments].concat();
+        let options = RateLine::parse_from(line).options;
+        let mut found = EdgeRateFindings::empty(&options);
+        found.add(EdgeRateFindings::of(&options, EdgeVariant::With, with.clone()));
+        found.add(EdgeRateFindings::of(
+            &options,
+            EdgeVariant::Without,
+            without.clone(),
+        ));
+        found
+    }
+
+    #[test]
+    fn a_run_holds_if_rate_control_worked_and_was_needed() {
+        let overflowing = RateSide {
+            drops_after_settling: 700,
+            ..side(0.9, 0)
+        };
+        assert!(found(&[], &side(0.998, 5000), &overflowing).holds());
+        let idle = found(&[], &side(0.998, 0), &overflowing);
+        assert!(!idle.holds() && idle.text().contains("lowered no window"));
+        let needless = found(&[], &side(0.998, 5000), &side(0.998, 0));
+        assert!(!needless.holds() && needless.text().contains("fared as well"));
+        let mut runs = found(&[], &side(0.998, 5000), &overflowing);
+        runs.add(found(&[], &side(0.998, 0), &overflowing));
+        assert!(!runs.holds(), "no window was lowered in one of two runs");
+    }
+
+    #[test]
+    fn shares_are_equal_in_half_seconds_too() {
+        let unfair = side(0.5, 0);
+        let holds = |arguments: &[&str], jain| found(arguments, &side(jain, 5000), &unfair).holds();
+        assert!(holds(&[], 0.991) && !holds(&[], 0.985));
+        assert!(holds(&["--strings", "4:1"], 0.985) && !holds(&["--strings", "4:1"], 0.979));
+        let mut runs = found(&[], &side(0.985, 5000), &unfair);
+        runs.add(found(&[], &side(0.991, 5000), &unfair));
+        assert!(!runs.holds(), "in one of two runs");
     }
 }

@@ -1,5 +1,4 @@
-//! Claims of the thesis, judged by runs on this machine's kernel. For most claims, the simulator's
-//! results for today's hosts are shown for comparison.
+//! Claims of the thesis, judged by runs on this machine's kernel. The simulator's results for today's hosts are shown for comparison.
 
 use super::claim::{ClaimEvidence, Expected, FigureClaim, FigureClaimResult, OURS, percent};
 use super::compare::{
@@ -19,7 +18,8 @@ const COMPLETION: [&CompletionScenarios; 2] = [
 ];
 /// See [`COMPLETION`].
 const STRINGS: [&str; 2] = ["kernel-strings-buffer-750", today::EQUAL];
-const LARGE: &str = "kernel-strings-buffer-1500";
+/// As [`STRINGS`], with a buffer of 1500 packets.
+const LARGE: [&str; 2] = ["kernel-strings-buffer-1500", today::LARGE];
 /// As [`STRINGS`], with half of the failed string's bandwidth left.
 const HALF: [&str; 2] = ["kernel-strings-2-to-1", today::HALF];
 /// As [`STRINGS`], with a quarter of the failed string's bandwidth left.
@@ -44,7 +44,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         id: "kernel-13a",
         section: "7.2.2",
         statement: "HALR shortens the mean disturbed flow, for failovers of 0.5, 3 and 5 s",
-        paper: "",
+        paper: "3 s: a group of about 10 s, with HALR about 4 s",
         figure: "kernel-13",
         evidence: ClaimEvidence::Kernel,
         expected: Expected::Holds,
@@ -54,7 +54,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         id: "kernel-14a",
         section: "7.2.2",
         statement: "HALR shortens the longest flow, for failovers of 0.5, 3 and 5 s",
-        paper: "",
+        paper: "5 s, without HALR: 11.2 s; 40 % wait 9 s longer, the others 3 s",
         figure: "kernel-14",
         evidence: ClaimEvidence::Kernel,
         expected: Expected::Holds,
@@ -158,7 +158,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         figure: "kernel-25",
         evidence: ClaimEvidence::Kernel,
         expected: Expected::Holds,
-        find: |results| queue_at_most(results, LARGE, 600.0),
+        find: |results| simulated(results, LARGE, |results, of| queue_at_most(results, of, 600.0)),
     },
     FigureClaim {
         id: "kernel-26a",

@@ -4,7 +4,7 @@
 
 use super::claim::{ClaimEvidence, Expected, FigureClaim, FigureClaimResult, OURS, percent, seconds};
 use super::compare::{
-    CompletionScenarios, fair_later, lost_syns, prompt, queue, settled, shorter, time, used,
+    CompletionScenarios, fair_later, lost_syns, prompt, queue, queue_at_most, settled, shorter, time, used,
 };
 use crate::figure::results::{Results, greatest, least, mean};
 use crate::figure::rows::FlowRow;
@@ -17,6 +17,7 @@ pub const COMPLETION: CompletionScenarios = [
 ];
 const TIMEOUTS: &str = "today-timeouts";
 pub const EQUAL: &str = "today-strings-buffer-750";
+pub const LARGE: &str = "today-strings-buffer-1500";
 pub const HALF: &str = "unequal-strings-2-to-1";
 pub const QUARTER: &str = "unequal-strings-4-to-1";
 
@@ -143,6 +144,17 @@ pub const CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| fair_later(results, EQUAL),
+    },
+    FigureClaim {
+        id: "today-25a",
+        section: "7.4.3",
+        statement: "Today's hosts, buffer of 1500 packets: with rate control the queue stays below 600 packets from 2 s after the \
+                    failover on",
+        paper: OURS,
+        figure: "today-25",
+        evidence: ClaimEvidence::Simulation,
+        expected: Expected::Holds,
+        find: |results| queue_at_most(results, LARGE, 600.0),
     },
     FigureClaim {
         id: "today-26a",
