@@ -426,6 +426,14 @@ fn assert_claims_come_out_as_known(results: &Results, is_of: impl Fn(&str) -> bo
             "{}",
             figure.name
         );
+        for panel in &figure.panels {
+            assert!(
+                draw::tests::is_visible(panel),
+                "{}: nothing is drawn in the panel {}",
+                figure.name,
+                panel.title
+            );
+        }
         assert!(draw::svg(figure).unwrap().contains("prefers-color-scheme: dark"));
     }
 }
