@@ -132,6 +132,16 @@ impl Series {
             points: points.into_iter().collect(),
         }
     }
+
+    /// The shape in which the series is drawn. A line needs two points. A line with only one point is drawn as a dot.
+    pub fn drawn_shape(&self) -> &Shape {
+        let first = self.points.first();
+        let is_one_point = self.points.iter().all(|point| Some(point) == first);
+        match &self.shape {
+            Shape::Line | Shape::Dashed if is_one_point => &Shape::Dots,
+            shape => shape,
+        }
+    }
 }
 
 impl Mark {

@@ -10,6 +10,7 @@ mod multipath_scenarios;
 mod net;
 mod ns2;
 mod ns2_flows;
+mod ns2_multipath;
 mod ns2_rate;
 mod ns2_single;
 mod paused;

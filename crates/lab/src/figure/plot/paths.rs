@@ -1,9 +1,10 @@
-//! Figures of the SCTP failover paper: spurious failovers and transfer times (Figures 3 to 6 and 10 to 12), and timeouts of many
-//! associations (section V).
+//! Figures of the SCTP failover paper: spurious failovers and transfer times (Figures 3 to 6 and 10 to 12), changes of the primary path
+//! (Figure 9), and timeouts of many associations (section V).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use sim::multipath::shared::CoreQueue;
+use sim::scenario::multipath::MultipathPolicy;
 
 use super::above;
 use super::flows::Marks;
@@ -100,69 +101,130 @@ pub fn spread(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
 }
 
 /// As [`times`], only with those transfers whose failovers may become permanent (Figures 10, 11, 12).
-pub fn permanent(scenario: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
-    let has_threshold = rows.multipath.iter().filter(|row| row.change_over.is_some());
-    let rows = Rows {
-        multipath: has_threshold.cloned().collect(),
-        ..Rows::default()
-    };
-    times(scenario, &rows, marks)
-}
-
-/// Mean transfer time as a function of the alternate path's loss, one panel per loss of the primary path (Figures 5 and 6).
-pub fn times(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
-    let losses: BTreeSet<u32> = rows
+pub fn permanent(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
+    let rows: Vec<_> = rows
         .multipath
         .iter()
-        .map(|row| percent_of(row.primary_loss))
+        .filter(|row| row.change_over.is_some())
         .collect();
-    let of_loss = |loss: u32| {
-        let mut cells: BTreeMap<_, BTreeMap<u32, Vec<f64>>> = BTreeMap::new();
-        for row in rows
-            .multipath
-            .iter()
-            .filter(|row| percent_of(row.primary_loss) == loss)
-        {
-            let cell = cells
-                .entry((row.policy, row.path_max_retrans, row.change_over))
-                .or_default();
-            cell.entry(percent_of(row.alternate_loss))
-                .or_default()
-                .extend(row.completion_s);
+    means(&rows, "transfer time (s)", |row| row.completion_s, marks)
+}
+
+/// Mean transfer time (Figures 5 and 6).
+pub fn times(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
+    let rows: Vec<_> = rows.multipath.iter().collect();
+    means(&rows, "transfer time (s)", |row| row.completion_s, marks)
+}
+
+/// Mean number of changes of the primary path per transfer (Figure 9). The informed policy has no CPT, so it is left out.
+pub fn promotions(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
+    let rows: Vec<_> = rows
+        .multipath
+        .iter()
+        .filter(|row| row.policy.has_change_over())
+        .collect();
+    let changes = |row: &MultipathRow| Some(f64::from(row.promotions));
+    means(&rows, "changes of the primary path per transfer", changes, marks)
+}
+
+/// The parameter on the horizontal axis.
+#[derive(Clone, Copy, PartialEq)]
+enum VariedParameter {
+    /// Loss of the alternate path. There is one panel per loss of the primary path.
+    AlternateLoss,
+    /// Loss of the primary path, if the alternate path has one loss only.
+    PrimaryLoss,
+    /// PMR, if each path has one loss only.
+    Threshold,
+}
+
+impl VariedParameter {
+    fn of(rows: &[&MultipathRow]) -> Self {
+        let count = |loss: fn(&MultipathRow) -> f64| {
+            let losses: BTreeSet<u32> = rows.iter().map(|row| percent_of(loss(row))).collect();
+            losses.len()
+        };
+        if count(|row| row.alternate_loss) > 1 {
+            Self::AlternateLoss
+        } else if count(|row| row.primary_loss) > 1 {
+            Self::PrimaryLoss
+        } else {
+            Self::Threshold
         }
+    }
+
+    fn value(self, row: &MultipathRow) -> u32 {
+        match self {
+            Self::AlternateLoss => percent_of(row.alternate_loss),
+            Self::PrimaryLoss => percent_of(row.primary_loss),
+            Self::Threshold => row.path_max_retrans,
+        }
+    }
+
+    fn axis(self, rows: &[&MultipathRow]) -> Axis {
+        let most = rows.iter().map(|row| f64::from(self.value(row)));
+        let most = most.fold(1.0, f64::max);
+        match self {
+            Self::AlternateLoss => Axis::new("loss of the alternate path (%)", 0.0, 10.0),
+            Self::PrimaryLoss => Axis::new("loss of the primary path (%)", 0.0, most),
+            Self::Threshold => Axis::new("PMR", 0.0, most),
+        }
+    }
+}
+
+/// The parameters that all transfers of a series have in common: policy, PMR and CPT. There is no PMR if it is on the horizontal axis.
+type SeriesKey = (MultipathPolicy, Option<u32>, Option<u32>);
+
+/// The series' name in the legend. It has the parameters that differ between the series.
+fn series_name((policy, threshold, change_over): SeriesKey, keys: &BTreeSet<SeriesKey>) -> String {
+    let policies: BTreeSet<_> = keys.iter().map(|(policy, ..)| *policy).collect();
+    let has_thresholds = keys.iter().any(|(.., change_over)| change_over.is_some());
+    match (change_over, threshold) {
+        (Some(change_over), _) => format!("CPT = {change_over}"),
+        (None, _) if has_thresholds && policy.has_change_over() => "CPT = ∞".to_owned(),
+        (None, _) if has_thresholds => policy.name().to_owned(),
+        (None, None) => policy.name().to_owned(),
+        (None, Some(threshold)) if policies.len() > 1 => format!("{}, PMR = {threshold}", policy.name()),
+        (None, Some(threshold)) => format!("PMR = {threshold}"),
+    }
+}
+
+/// Means of `value` as a function of the varied parameter.
+fn means(
+    rows: &[&MultipathRow],
+    label: &'static str,
+    value: impl Fn(&MultipathRow) -> Option<f64>,
+    marks: Marks,
+) -> Vec<Panel> {
+    let varied = VariedParameter::of(rows);
+    let key = |row: &MultipathRow| -> SeriesKey {
+        let threshold = (varied != VariedParameter::Threshold).then_some(row.path_max_retrans);
+        (row.policy, threshold, row.change_over)
+    };
+    let keys: BTreeSet<_> = rows.iter().map(|row| key(row)).collect();
+    let mut panels: BTreeMap<Option<u32>, BTreeMap<SeriesKey, BTreeMap<u32, Vec<f64>>>> = BTreeMap::new();
+    for row in rows {
+        let loss = (varied == VariedParameter::AlternateLoss).then(|| percent_of(row.primary_loss));
+        let points = panels.entry(loss).or_default().entry(key(row)).or_default();
+        points.entry(varied.value(row)).or_default().extend(value(row));
+    }
+    let of_panel = |(loss, cells): (Option<u32>, BTreeMap<SeriesKey, BTreeMap<u32, Vec<f64>>>)| {
         let mut series = Vec::new();
-        let policies = cells
-            .keys()
-            .map(|(policy, ..)| *policy)
-            .collect::<BTreeSet<_>>()
-            .len();
-        let has_thresholds = cells.keys().any(|(.., change_over)| change_over.is_some());
-        for (((policy, threshold, change_over), times), colour) in cells.into_iter().zip(SERIES) {
-            let name = match change_over {
-                Some(change_over) => format!("CPT = {change_over}"),
-                None if has_thresholds && policy.has_change_over() => "CPT = ∞".to_owned(),
-                None if has_thresholds => policy.name().to_owned(),
-                None if policies > 1 => format!("{}, PMR = {threshold}", policy.name()),
-                None => format!("PMR = {threshold}"),
-            };
-            let points = times
+        for ((key, values), colour) in cells.into_iter().zip(SERIES) {
+            let points = values
                 .into_iter()
-                .filter_map(|(loss, times)| Some((f64::from(loss), mean(times)?)));
+                .filter_map(|(at, values)| Some((f64::from(at), mean(values)?)));
             let points: Vec<_> = points.collect();
-            series.push(Series::new(name, colour, Shape::Line, points));
+            series.push(Series::new(series_name(key, &keys), colour, Shape::Line, points));
         }
         let most = series.iter().flat_map(|series| &series.points).map(|(_, y)| *y);
-        let x = Axis::new("loss of the alternate path (%)", 0.0, 10.0);
-        let y = Axis::new("transfer time (s)", 0.0, above(most.fold(1.0, f64::max)));
-        panel(
-            format!("loss of the primary path: {} %", number(f64::from(loss))),
-            x,
-            y,
-            series,
-            marks,
-        )
+        let y = Axis::new(label, 0.0, above(most.fold(1.0, f64::max)));
+        let title = loss.map_or(String::new(), |loss| {
+            format!("loss of the primary path: {} %", number(f64::from(loss)))
+        });
+        panel(title, varied.axis(rows), y, series, marks)
     };
-    losses.into_iter().map(of_loss).collect()
+    panels.into_iter().map(of_panel).collect()
 }
 
 /// Timeouts and throughput of all associations together, in each second after the primary path's failure (section V). Means of all seeds.
