@@ -249,7 +249,8 @@ fn an_end_that_does_not_read_holds_no_more_than_its_buffer() {
         held = ends[1].association().map_or(0, Association::held_bytes);
         waiting = ends[0].association().map_or(0, Association::unacknowledged);
         assert!(held <= buffer + BESIDE_BUFFER, "{held}");
-        assert!(waiting <= buffer, "{waiting}");
+        // Chunks that are cut for smaller packets have more headers than was expected when their message was taken.
+        assert!(waiting <= buffer + buffer / 64, "{waiting}");
         // Headers of chunks count in the window, and no longer once the chunks are joined to a message.
         held > buffer / 16 * 15 && waiting > buffer / 16 * 15
     });
