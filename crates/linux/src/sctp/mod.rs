@@ -57,6 +57,8 @@ pub enum WireOpenError {
 pub struct WireCounts {
     /// Packets that arrived.
     pub received: u64,
+    /// Calls that returned packets. With `UDP_GRO`, one call returns several packets.
+    pub received_batches: u64,
     /// Packets that were sent.
     pub sent: u64,
     /// Bytes of the packets that arrived.
@@ -161,6 +163,7 @@ impl SctpWire {
                 match self.sockets[local].receive(&mut buffer) {
                     Ok(Some(batch)) => {
                         is_any = true;
+                        self.counts.received_batches += 1;
                         let source = PathSource {
                             local,
                             port: batch.from.port(),

@@ -90,8 +90,15 @@ fn cell(program: &std::path::Path, listens: bool, is_source: bool, family: Famil
     // The losses end before the transfer does. If usrsctp's last packet were lost, our endpoint would repeat its own last packet, but the
     // usrsctp program would already have exited.
     let mut is_losing = trouble == Trouble::Loss;
+    let (mut lost, mut timeouts, mut retransmissions) = (0, 0, 0);
+    let sink = if is_source { &net.near } else { &net.far };
     run(&name, &mut [&mut ours], |ends| {
         // `unacknowledged` also counts headers, so it may be larger than the bytes that were handed over.
+        if let Some(association) = ends[0].association() {
+            let counts = || association.destinations().iter().map(|path| path.counts());
+            timeouts = counts().map(|path| path.timeouts).sum();
+            retransmissions = counts().map(|path| path.retransmissions).sum();
+        }
         let waiting = ends[0].association().map_or(0, |end| end.unacknowledged() as u64);
         let moved = (ends[0].received + ends[0].handed).saturating_sub(waiting);
         if !is_cut && moved > BYTES / 4 {
@@ -99,12 +106,37 @@ fn cell(program: &std::path::Path, listens: bool, is_source: bool, family: Famil
             is_cut = true;
         }
         if is_losing && moved > BYTES / 4 * 3 {
+            lost = TwoCables::dropped(sink, "loss");
             net.lose_nothing();
             is_losing = false;
         }
         // The receiver ends the association when it has all bytes.
         ends[0].end().is_some()
     });
+    if trouble == Trouble::Cut {
+        lost = TwoCables::dropped(sink, "cut");
+    }
+    // The trouble came in time, and hit packets of the transfer. usrsctp does not say what it retransmitted.
+    assert!(
+        is_cut && !is_losing,
+        "{name}: cut {is_cut}, still losing {is_losing}"
+    );
+    assert_eq!(
+        lost > 0,
+        trouble != Trouble::Clean,
+        "{name}: {lost} packets were lost"
+    );
+    if !is_source {
+        let answered = match trouble {
+            Trouble::Clean => true,
+            Trouble::Loss => retransmissions > 0,
+            Trouble::Cut => timeouts > 0,
+        };
+        assert!(
+            answered,
+            "{name}: {timeouts} timeouts, {retransmissions} retransmissions"
+        );
+    }
     line.clear();
     lines.read_line(&mut line).expect("usrsctp's result");
     let status = child.wait().expect("usrsctp ends");

@@ -1,8 +1,10 @@
 //! Two channels with two links between them, in simulated time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 
 use super::*;
+use crate::census::{Census, CensusPage, PAGE_MAX, PageQuery, Terms};
 
 const DELAY: Duration = Duration::from_millis(2);
 
@@ -336,4 +338,71 @@ fn a_channel_without_an_answer_is_overdue_while_the_peer_is_heard() {
     assert!(closed.is_some(), "the association ends");
     assert!(!pair.ends[0].is_overdue(pair.now));
     assert_eq!(hear(&mut pair, 11), [true; 2]);
+}
+
+/// The questions and pages of a census, in the order in which they travel. They are values here, and the channel carries their numbers.
+#[derive(Default)]
+struct CensusTalk {
+    queries: Vec<PageQuery>,
+    pages: Vec<CensusPage>,
+}
+
+/// A link is cut while a census is under way. Every connection is on the pages that count, once, and in order.
+#[test]
+fn a_census_is_complete_although_a_link_is_cut() {
+    let terms = Terms {
+        mss: 1460,
+        window_scale: None,
+        sack: true,
+        timestamps: true,
+        microseconds: false,
+    };
+    let clients: Vec<SocketAddr> = (1..=300).map(|port| (address(0, 9), port).into()).collect();
+    for (link, cut_after) in [(0, 0), (0, 3), (1, 3), (0, 9), (1, 9)] {
+        let mut pair = TestPair::new(19);
+        pair.run(seconds(2));
+        let (mut census, mut talk, mut counted) = (Census::default(), CensusTalk::default(), Vec::new());
+        census.begin(pair.now);
+        let mut unread: [VecDeque<u32>; 2] = Default::default();
+        for _ in 0..3000 {
+            if let Some(query) = census.poll(pair.now) {
+                assert!(pair.send(0, talk.queries.len() as u32));
+                talk.queries.push(query);
+            }
+            pair.is_cut[link] |= talk.pages.len() > cut_after;
+            pair.run(Duration::from_millis(1));
+            for (end, unread) in unread.iter_mut().enumerate() {
+                unread.extend(pair.received[end].drain(..).map(|message| message.kind));
+            }
+            while let Some(number) = unread[1].pop_front() {
+                let query = talk.queries[number as usize];
+                let later = clients.iter().filter(|client| Some(**client) > query.after);
+                let connections: Vec<_> = later.take(PAGE_MAX).map(|client| (*client, terms)).collect();
+                let is_last = connections
+                    .last()
+                    .is_none_or(|(client, _)| Some(client) == clients.last());
+                assert!(pair.send(1, talk.pages.len() as u32));
+                talk.pages.push(CensusPage {
+                    query,
+                    connections,
+                    is_last,
+                });
+            }
+            while let Some(number) = unread[0].pop_front() {
+                let page = &talk.pages[number as usize];
+                if census.takes(page) {
+                    counted.extend(page.connections.iter().map(|(client, _)| *client));
+                }
+            }
+        }
+        assert!(
+            census.is_complete(),
+            "link {link} after {cut_after}: {}",
+            counted.len()
+        );
+        assert_eq!(counted, clients, "link {link} after {cut_after}");
+        assert!(pair.is_cut[link] && pair.ends[0].view().established == 1);
+        // No question and no page was lost.
+        assert_eq!(talk.pages.len(), talk.queries.len());
+    }
 }

@@ -143,6 +143,11 @@ impl Arrivals {
         self.is_due = true;
     }
 
+    /// Bytes of the record of gaps and duplicates.
+    pub const fn stored(&self) -> usize {
+        size_of::<(u32, u32)>() * self.runs.len() + size_of::<Tsn>() * self.duplicates.len()
+    }
+
     /// Whether an acknowledgement is to be sent now.
     pub fn is_due(&self, now: Instant) -> bool {
         self.is_due || self.due_at.is_some_and(|at| now >= at)

@@ -108,6 +108,18 @@ impl Reassembly {
         self.buffer
     }
 
+    /// Bytes of all chunks and messages in the buffer, with a header for each. In contrast to [`window`](Self::window), this adds up what is
+    /// there.
+    pub fn stored(&self) -> usize {
+        let fragments = self.fragments.values().map(|chunk| &chunk.data);
+        let waiting = self.streams.iter().flat_map(|stream| stream.waiting.values());
+        let messages = waiting.chain(&self.ready).map(|held| &held.message.data);
+        fragments
+            .chain(messages)
+            .map(|data| counted(data.len()) as usize)
+            .sum()
+    }
+
     /// Whether there is room for a chunk. The next chunk in order may exceed the buffer while the application has nothing to read. The peer
     /// may count fewer bytes per chunk than this end does, and without this chunk, the other chunks can never be read.
     pub fn admits(&self, chunk: &DataChunk, is_next: bool) -> ChunkAdmission {

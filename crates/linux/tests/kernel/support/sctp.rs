@@ -7,6 +7,7 @@
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, poll};
@@ -60,25 +61,50 @@ impl TwoCables {
         Some(Self { near, far })
     }
 
-    /// Drops each UDP packet with a probability of 1 %, in both directions. Disables UDP segmentation offload, so that each loss is one
-    /// packet and not a batch.
-    pub fn lose_one_percent(&self) {
+    /// Disables UDP segmentation offload, so that a rule judges each packet and not a batch.
+    fn cut_batches_early(&self) {
         for host in [&self.near, &self.far] {
-            host.run(|| {
-                for device in ["p0", "p1"] {
-                    let done = std::process::Command::new("ethtool")
-                        .args(["-K", device, "tx-udp-segmentation", "off"])
-                        .output();
-                    assert!(
-                        done.expect("ethtool").status.success(),
-                        "{device}: segmentation off"
-                    );
-                }
-                let rules = "table inet loss { chain in { type filter hook input priority 0\n\
-                             meta l4proto udp numgen random mod 100 == 0 drop\n}\n}\n";
-                nft(rules);
-            });
+            for device in ["p0", "p1"] {
+                let words = ["-K", device, "tx-udp-segmentation", "off"];
+                let done = host.run(|| Command::new("ethtool").args(words).output());
+                assert!(
+                    done.expect("ethtool").status.success(),
+                    "{device}: segmentation off"
+                );
+            }
         }
+    }
+
+    /// Drops each UDP packet with a probability of 1 %, in both directions.
+    pub fn lose_one_percent(&self) {
+        self.cut_batches_early();
+        let rules = "table inet loss { chain in { type filter hook input priority 0\n\
+                     meta l4proto udp numgen random mod 100 == 0 counter drop\n}\n}\n";
+        for host in [&self.near, &self.far] {
+            host.run(|| nft(rules));
+        }
+    }
+
+    /// From now on, IPv4 packets above 1400 bytes do not reach the far host, and nobody is told: a black hole (RFC 8899 §4.3). Packets that
+    /// may be fragmented do arrive, because a router would fragment them.
+    pub fn swallow_large_packets(&self) {
+        self.cut_batches_early();
+        let rules = "table inet hole { chain in { type filter hook prerouting priority -450\n\
+                     ip frag-off & 0x4000 != 0 meta length > 1400 counter drop\n\
+                     }\n}\n";
+        self.far.run(|| nft(rules));
+    }
+
+    /// Number of packets that the rules of a table (`loss`, `cut` or `hole`) have dropped at `host` so far.
+    pub fn dropped(host: &LanHost, table: &str) -> u64 {
+        let words = ["list", "table", "inet", table];
+        let listed = host.run(|| Command::new("nft").args(words).output().expect("nft"));
+        let text = String::from_utf8_lossy(&listed.stdout);
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let counters = words.windows(2).filter(|pair| pair[0] == "packets");
+        counters
+            .map(|pair| pair[1].parse::<u64>().expect("a counter"))
+            .sum()
     }
 
     /// From now on no packet is lost.
@@ -92,7 +118,7 @@ impl TwoCables {
     pub fn cut_first(&self) {
         for host in [&self.near, &self.far] {
             host.run(|| {
-                nft("table inet cut { chain in { type filter hook input priority 0\niifname p0 drop\n}\n}\n");
+                nft("table inet cut { chain in { type filter hook input priority 0\niifname p0 counter drop\n}\n}\n");
             });
         }
     }
@@ -123,12 +149,10 @@ pub struct WireEnd {
     pub handed: u64,
     /// Number of bytes that have arrived. Each of them was correct.
     pub received: u64,
+    /// Whether this end reads messages.
+    pub reads: bool,
     /// This end shuts the association down after this many bytes have arrived. 0: this end does not shut it down.
     pub wanted: u64,
-    /// The longest time between two arrivals of data.
-    pub longest_gap: Duration,
-    /// Time of the last arrival of data.
-    last_arrival: Option<Instant>,
 }
 
 impl WireEnd {
@@ -156,9 +180,8 @@ impl WireEnd {
             to_send: 0,
             handed: 0,
             received: 0,
+            reads: true,
             wanted: 0,
-            longest_gap: Duration::ZERO,
-            last_arrival: None,
         }
     }
 
@@ -189,7 +212,9 @@ impl WireEnd {
         let now = clock::now();
         self.wire.receive(now, 16);
         self.wire.endpoint.handle_timeout(now);
-        self.read();
+        if self.reads {
+            self.read();
+        }
         self.send(now);
         self.wire.flush(now);
         while let Some((id, event)) = self.wire.endpoint.poll_event() {
@@ -216,10 +241,6 @@ impl WireEnd {
                 assert_eq!(*byte, pattern(self.received), "byte {}", self.received);
                 self.received += 1;
             }
-            let now = Instant::now();
-            let gap = self.last_arrival.map_or(Duration::ZERO, |last| now - last);
-            self.longest_gap = self.longest_gap.max(gap);
-            self.last_arrival = Some(now);
         }
         if self.wanted > 0 && self.received >= self.wanted {
             self.wanted = 0;
@@ -249,10 +270,7 @@ impl WireEnd {
 }
 
 fn nft(rules: &str) {
-    let done = std::process::Command::new("nft")
-        .arg(rules)
-        .output()
-        .expect("nft");
+    let done = Command::new("nft").arg(rules).output().expect("nft");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 

@@ -292,6 +292,13 @@ impl Association {
         self.sender.bytes()
     }
 
+    /// Bytes that this end keeps because of what the peer has sent: fragments, messages that are not read, replies that wait, and the record
+    /// of gaps and duplicates. Adds up what is there, so that tests can compare it with the bound.
+    pub fn held_bytes(&self) -> usize {
+        let replies = self.replies.iter().map(|(_, chunk)| chunk.wire_bytes());
+        self.buffer.stored() + self.arrivals.stored() + replies.sum::<usize>()
+    }
+
     /// Maximum length in bytes of a message. Until the peer has told its window, this end's own buffer is the best guess.
     fn message_max(&self) -> usize {
         (self.config.send_buffer.min(self.peer_buffer) as usize) / 2

@@ -4,10 +4,11 @@ use bytes::Bytes;
 
 use super::net::{PORT, TestNet, address, message, millis, packet};
 use crate::sctp::association::{AssociationEvent, CloseReason};
-use crate::sctp::chunk::SctpChunk;
+use crate::sctp::chunk::{DataChunk, SctpChunk};
 use crate::sctp::endpoint::SctpEndpoint;
 use crate::sctp::packet::SctpPacket;
-use crate::sctp::{AssociationState, ErrorCause, InitParameter, SctpConfig, Tsn};
+use crate::sctp::tsn::Ssn;
+use crate::sctp::{AssociationState, ErrorCause, InitParameter, SctpConfig, Tsn, UserData};
 
 /// Type of the parameter that has a cookie.
 const STATE_COOKIE: u16 = 7;
@@ -88,6 +89,47 @@ fn data_without_bytes_ends_the_association_and_is_named() {
     );
     let closed = AssociationEvent::Closed(CloseReason::Violated(cause));
     assert_eq!(net.events[1].last(), Some(&closed));
+}
+
+/// RFC 9260 §3.3.10.4. A peer that counts as the RFC says may overrun the buffer, so the chunk that is next in order is taken up to twice the
+/// buffer. Beyond that, nothing can make room: the message has no end, so the application has nothing to read.
+#[test]
+fn a_message_that_fills_the_buffer_twice_ends_the_association_for_lack_of_room() {
+    const BUFFER: usize = 16_000;
+    let mut net = TestNet::connected(SctpConfig {
+        receive_buffer: BUFFER as u32,
+        ..SctpConfig::default()
+    });
+    let (names, tag) = net.at(0).names();
+    let mut held = 0;
+    for ahead in 0.. {
+        let fragment = DataChunk {
+            tsn: names.local_tsn.plus(ahead),
+            stream: 0,
+            ssn: Ssn(0),
+            protocol: 0,
+            is_immediate: false,
+            is_unordered: false,
+            begins: ahead == 0,
+            ends: false,
+            data: UserData::from(vec![0; 1000]),
+        };
+        net.inject(1, address(0, 0), packet(tag, SctpChunk::Data(fragment)));
+        if net.events[1].len() > 1 {
+            break;
+        }
+        held = net.at(1).held_bytes();
+        assert!(held > 1000 * ahead as usize && held <= 2 * BUFFER, "{held}");
+    }
+    assert!(held > 2 * BUFFER - 1016, "the whole buffer is used: {held}");
+    let cause = ErrorCause::OutOfResource;
+    let to = net.at(0).local_tag();
+    assert_eq!(told(&net, 1), [(to, true, vec![cause.clone()])]);
+    let closed = AssociationEvent::Closed(CloseReason::Violated(cause.clone()));
+    assert_eq!(net.events[1].last(), Some(&closed));
+    net.run(millis(100));
+    let aborted = AssociationEvent::Closed(CloseReason::PeerAborted(vec![cause]));
+    assert_eq!(net.events[0].last(), Some(&aborted));
 }
 
 /// RFC 9260 §3.2: the two highest bits of a chunk's type say whether an unknown chunk is reported, and whether the rest of the packet counts.
