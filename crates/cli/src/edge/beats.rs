@@ -388,3 +388,143 @@ fn receiver(string: &StringSettings, port: u16) -> io::Result<UdpSocket> {
 fn draw() -> u64 {
     linux::process::random_seed() as u64 | 1
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use proto::edge::switch::StringBeat;
+
+    use super::*;
+
+    fn key() -> SecretKey {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "7".repeat(64)).unwrap();
+        std::fs::set_permissions(file.path(), PermissionsExt::from_mode(0o600)).unwrap();
+        SecretKey::read(file.path()).unwrap()
+    }
+
+    const R1: &str = "10.11.0.1";
+    const R2: &str = "10.21.0.1";
+
+    /// An edge's end of a string.
+    struct StringEnd {
+        sealer: Sealer,
+        receiver: StringReceiver,
+    }
+
+    impl StringEnd {
+        fn new((edge, peer): (&str, &str), string: &str, peer_address: &str) -> Self {
+            let (sealer, opener) = authenticated((edge, peer), string, &key());
+            Self {
+                sealer,
+                receiver: StringReceiver {
+                    name: string.to_owned(),
+                    socket: UdpSocket::bind("127.0.0.1:0").unwrap(),
+                    peer: peer_address.parse().unwrap(),
+                    opener,
+                },
+            }
+        }
+
+        /// A heartbeat for the string `string`, sent over this one.
+        fn beat(&mut self, string: &str, epoch: u64) -> Vec<u8> {
+            let told = StringBeat {
+                name: string.to_owned(),
+                epoch,
+                is_usable: true,
+                is_heard: true,
+                is_steady: true,
+            };
+            let beat = EdgeBeat {
+                string: string.to_owned(),
+                strings: vec![told],
+            };
+            let contents = serde_json::to_vec(&beat).unwrap();
+            self.sealer.seal(FrameKind::Heartbeat, &contents)
+        }
+
+        /// The epoch in a heartbeat that comes from `from`.
+        fn hear(&mut self, datagram: &[u8], from: &str) -> Result<Option<u64>, Refused> {
+            let beat = self.receiver.open(datagram, from.parse().unwrap())?;
+            Ok(beat.map(|beat| beat.strings[0].epoch))
+        }
+    }
+
+    /// The ends of a string at r1 and r2, which have heard each other.
+    fn string(name: &str) -> [StringEnd; 2] {
+        let mut r1 = StringEnd::new(("r1", "r2"), name, R2);
+        let mut r2 = StringEnd::new(("r2", "r1"), name, R1);
+        assert_eq!(r1.hear(&r2.beat(name, 0), R2), Err(Refused::Unproved));
+        assert_eq!(r2.hear(&r1.beat(name, 0), R1), Ok(Some(0)));
+        assert_eq!(r1.hear(&r2.beat(name, 0), R2), Ok(Some(0)));
+        [r1, r2]
+    }
+
+    #[test]
+    fn a_heartbeat_is_heard_once_and_in_order() {
+        let [mut r1, mut r2] = string("a");
+        let (first, second) = (r2.beat("a", 1), r2.beat("a", 2));
+        assert_eq!(r1.hear(&second, R2), Ok(Some(2)));
+        assert_eq!(
+            r1.hear(&second, R2),
+            Err(Refused::Again),
+            "replayed on its string"
+        );
+        assert_eq!(r1.hear(&first, R2), Ok(None), "older than the last one");
+        assert_eq!(r1.hear(&first, R2), Err(Refused::Again));
+        let mapped = format!("::ffff:{R2}");
+        assert_eq!(r1.hear(&r2.beat("a", 3), &mapped), Ok(Some(3)));
+    }
+
+    #[test]
+    fn a_heartbeat_counts_only_on_its_own_string() {
+        let [_, mut r2_a] = string("a");
+        let [mut r1_b, mut r2_b] = string("b");
+        assert_eq!(r1_b.hear(&r2_a.beat("a", 9), R2), Err(Refused::WrongTag));
+        assert_eq!(
+            r1_b.hear(&r2_b.beat("a", 9), R2),
+            Err(Refused::Name),
+            "r2 itself has mixed up its strings"
+        );
+        assert_eq!(r1_b.hear(&r2_b.beat("b", 1), R2), Ok(Some(1)));
+    }
+
+    #[test]
+    fn only_the_peer_is_heard() {
+        let [mut r1, mut r2] = string("a");
+        let mut r3 = StringEnd::new(("r3", "r1"), "a", R1);
+        assert_eq!(r1.hear(&r3.beat("a", 9), R2), Err(Refused::WrongTag));
+        let own = r1.beat("a", 9);
+        assert_eq!(r1.hear(&own, R2), Err(Refused::WrongTag), "its own, sent back");
+        assert_eq!(r1.hear(&r2.beat("a", 9), "10.21.0.7"), Err(Refused::Name));
+        assert_eq!(r1.hear(&r2.beat("a", 1), R2), Ok(Some(1)));
+    }
+
+    #[test]
+    fn a_wrong_key_is_warned_of_every_ten_seconds() {
+        let wrong = ConfigError::new(
+            Path::new("e.toml"),
+            vec![Problem {
+                line: 4,
+                field: "edge.key_file".to_owned(),
+                what: String::new(),
+            }],
+        );
+        let mut warning = KeyWarning {
+            wrong,
+            peer: "r2".to_owned(),
+            last: None,
+        };
+        let begun = Instant::now();
+        let mut at = |reason, second| warning.due(reason, "a", begun + Duration::from_secs(second));
+        assert_eq!(at(Refused::Again, 0), None);
+        let first = at(Refused::WrongTag, 1).unwrap().to_string();
+        let expected = "e.toml:4: edge.key_file: heartbeats on the string a are authenticated by another key";
+        assert!(first.starts_with(expected), "{first}");
+        assert_eq!(at(Refused::WrongTag, 10), None);
+        assert_eq!(at(Refused::NoTag, 10), None);
+        let second = at(Refused::NoTag, 11).unwrap().to_string();
+        assert!(second.contains("are not authenticated"), "{second}");
+    }
+}

@@ -307,6 +307,7 @@ fn connections_outlive_strings_and_daemons() {
     echoes.work("a refused upgrade");
 
     // The cable of a string is pulled, and plugged in again.
+    let first_failure = Instant::now();
     network.set_cable(0, "down");
     r1.wait_for(["down", "up"]);
     r2.wait_for(["down", "up"]);
@@ -325,10 +326,18 @@ fn connections_outlive_strings_and_daemons() {
     scrape(&r1);
 
     network.set_cable(0, "down");
+    let second_failure = Instant::now();
     r1.wait_for(["down", "up"]);
-    replace_the_daemon_while_a_string_is_down(&mut r1, &mut echoes);
+    for edge in [&mut r1, &mut r2] {
+        replace_the_daemon_while_a_string_is_down(edge, &mut echoes);
+    }
+    let plugged_in = Instant::now();
     network.set_cable(0, "up");
     r1.wait_for(["up", "up"]);
+    // The string has failed twice within a minute, so it must be heard for two seconds. The new processes know of both failures.
+    if second_failure - first_failure < Duration::from_secs(50) {
+        assert!(plugged_in.elapsed() > Duration::from_secs(2), "{}", r1.log());
+    }
     r1.wait_until("no window is capped", || {
         r1.status()["strings"][1]["cap"].is_null()
     });
@@ -424,6 +433,12 @@ fn give_another_key(network: &EdgeNetwork) {
             edge.status()["refused"][WRONG_KEY].as_u64() > Some(0)
         });
         edge.wait_for(["blind", "blind"]);
+        // The first fields of the file are the name, the peer, and the key.
+        let warning = format!(
+            "{}:4: edge.key_file: heartbeats on the string ",
+            edge.config.display()
+        );
+        edge.wait_until("the wrong key is in the log", || edge.log().contains(&warning));
     }
     EightEchoes::open(network).work("no common key");
 }
@@ -565,41 +580,45 @@ fn a_file_that_does_not_fit_the_machine_is_refused() {
         assert_eq!(as_edge, as_config);
         as_config
     };
+    let file = network.dir.path().join(format!("{}.toml", NAMES[0]));
+    let at = |line: usize, problem: &str| format!("{}:{line}: {problem}", file.display());
     assert_eq!(check("[edge]", "[edge]").0, 0);
-    for (old, new, expected) in [
+    for (old, new, line, problem) in [
         (
             "interface = \"b\"",
             "interface = \"c\"",
+            20,
             "string[1].interface: there is no c; there are",
         ),
         (
             "address = \"10.12.0.1\"",
             "address = \"10.12.0.9\"",
+            21,
             "string[1].address: b does not have 10.12.0.9; it has 10.12.0.1",
         ),
-        ("/key\"", "/no-key\"", "edge.key_file: "),
-        ("mbit = 1000", "mbit = 0", "string[0].mbit: "),
+        ("/key\"", "/no-key\"", 4, "edge.key_file: "),
+        ("mbit = 1000", "mbit = 0", 17, "string[0].mbit: "),
         (
             "interface = \"b\"",
             "interface = \"b\"\nvlan = 7",
+            21,
             "string[1].vlan: unknown key",
         ),
         (
             "listen = \"127.0.0.1:9465\"",
             "listen = \"10.1.0.1:9465\"",
+            29,
             "metrics.listen: 10.1.0.1:9465 can be reached from other hosts",
         ),
     ] {
         let (code, errors) = check(old, new);
         assert_eq!(code, 2, "{errors}");
-        assert!(errors.contains(expected), "{errors}");
+        assert!(errors.contains(&at(line, problem)), "{errors}");
     }
     network.edges[0].run(|| fs::write("/proc/sys/net/ipv4/conf/a/rp_filter", "1").unwrap());
     network.edges[0].ip("route del 10.21.0.0/24");
     let (code, errors) = check("[edge]", "[edge]");
     assert_eq!(code, 2, "{errors}");
-    assert!(
-        errors.contains("string[0].interface: a has a strict reverse-path filter"),
-        "{errors}"
-    );
+    let problem = at(13, "string[0].interface: a has a strict reverse-path filter");
+    assert!(errors.contains(&problem), "{errors}");
 }
