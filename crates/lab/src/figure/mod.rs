@@ -265,3 +265,5 @@ impl Manifest {
 mod changes;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod visible;

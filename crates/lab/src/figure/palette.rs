@@ -6,7 +6,6 @@ use plotters::style::RGBColor;
 
 /// A colour. `Ink`, `Muted`, `Grid` and `Paper` are named after their use in a figure, the others after their hue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum Colour {
     Ink,
     Muted,

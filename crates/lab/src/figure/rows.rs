@@ -13,7 +13,6 @@ use super::scenario::RecoveryPolicy;
 
 /// A flow through the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct FlowRow {
     pub run: u32,
     pub variant: String,
@@ -33,7 +32,6 @@ pub struct FlowRow {
 
 /// The congestion window and the slow start threshold of the first flow at a moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct WindowRow {
     pub run: u32,
     pub failover_s: f64,
@@ -46,7 +44,6 @@ pub struct WindowRow {
 
 /// The varied parameters of a run over the two strings.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct StringsRun {
     pub buffer_packets: usize,
     pub rate_control: bool,
@@ -55,7 +52,6 @@ pub struct StringsRun {
 
 /// Largest contents of an edge's cache for local recovery at one time. Bytes count from the IP header on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct MemoryRow {
     pub run: u32,
     pub failover_s: f64,
@@ -70,7 +66,6 @@ pub struct MemoryRow {
 
 /// A flow over the two strings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct TransferRow {
     pub run: u32,
     pub buffer_packets: usize,
@@ -91,7 +86,6 @@ pub struct TransferRow {
 
 /// Throughput, including headers, and number of dropped packets in one bin (`bin` in the scenario).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct BinRow {
     pub run: u32,
     pub buffer_packets: usize,
@@ -109,7 +103,6 @@ pub struct BinRow {
 
 /// The queue at R1 before the surviving string.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct QueueRow {
     pub run: u32,
     pub buffer_packets: usize,
@@ -121,7 +114,6 @@ pub struct QueueRow {
 
 /// A sampled flow's throughput in half a second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct ShareRow {
     pub run: u32,
     pub buffer_packets: usize,
@@ -134,7 +126,6 @@ pub struct ShareRow {
 
 /// A transfer between two hosts with several paths.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct MultipathRow {
     pub run: u32,
     pub policy: MultipathPolicy,
@@ -156,7 +147,6 @@ pub struct MultipathRow {
 
 /// One second of a run with many associations over the same paths.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct SharedPathsRow {
     pub run: u32,
     pub queue: CoreQueue,
@@ -171,7 +161,6 @@ pub struct SharedPathsRow {
 
 /// A packet that an SCTP sender sent after a timeout, in a scenario of the paper's Figure 8.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct TimeoutPacketRow {
     pub run: u32,
     /// From 1 to 4.
@@ -187,7 +176,6 @@ pub struct TimeoutPacketRow {
 
 /// The detection of a cut path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct DetectionRow {
     pub run: u32,
     pub path_max_retrans: u32,
@@ -198,7 +186,6 @@ pub struct DetectionRow {
 
 /// A round trip of a transfer without loss.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct GrowthRow {
     pub run: u32,
     pub threshold_packets: u32,
@@ -209,7 +196,6 @@ pub struct GrowthRow {
 
 /// How evenly flows shared the string in half a second. Only flows that were active throughout this half second count.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct FairnessRow {
     pub run: u32,
     pub buffer_packets: usize,
@@ -222,7 +208,6 @@ pub struct FairnessRow {
 
 /// The tables of one scenario.
 #[derive(Clone, Debug, Default, PartialEq)]
-#[allow(missing_docs, reason = "one per kind of row")]
 pub struct Rows {
     pub flows: Vec<FlowRow>,
     pub windows: Vec<WindowRow>,

@@ -428,7 +428,7 @@ fn assert_claims_come_out_as_known(results: &Results, is_of: impl Fn(&str) -> bo
         );
         for panel in &figure.panels {
             assert!(
-                draw::tests::is_visible(panel),
+                visible::is_visible(panel),
                 "{}: nothing is drawn in the panel {}",
                 figure.name,
                 panel.title

@@ -189,6 +189,9 @@ fn series_name((policy, threshold, change_over): SeriesKey, keys: &BTreeSet<Seri
     }
 }
 
+/// The values of one panel: of each series, at each value of the varied parameter.
+type PanelCells = BTreeMap<SeriesKey, BTreeMap<u32, Vec<f64>>>;
+
 /// Means of `value` as a function of the varied parameter.
 fn means(
     rows: &[&MultipathRow],
@@ -202,13 +205,13 @@ fn means(
         (row.policy, threshold, row.change_over)
     };
     let keys: BTreeSet<_> = rows.iter().map(|row| key(row)).collect();
-    let mut panels: BTreeMap<Option<u32>, BTreeMap<SeriesKey, BTreeMap<u32, Vec<f64>>>> = BTreeMap::new();
+    let mut panels: BTreeMap<Option<u32>, PanelCells> = BTreeMap::new();
     for row in rows {
         let loss = (varied == VariedParameter::AlternateLoss).then(|| percent_of(row.primary_loss));
         let points = panels.entry(loss).or_default().entry(key(row)).or_default();
         points.entry(varied.value(row)).or_default().extend(value(row));
     }
-    let of_panel = |(loss, cells): (Option<u32>, BTreeMap<SeriesKey, BTreeMap<u32, Vec<f64>>>)| {
+    let of_panel = |(loss, cells): (Option<u32>, PanelCells)| {
         let mut series = Vec::new();
         for ((key, values), colour) in cells.into_iter().zip(SERIES) {
             let points = values
