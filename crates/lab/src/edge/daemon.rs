@@ -60,7 +60,7 @@ pub enum SecondOption {
 }
 
 /// The edges' cache.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct RecoverySetup {
     /// The packets that are cached.
     pub policy: RecoveryOption,
@@ -70,17 +70,6 @@ pub struct RecoverySetup {
     pub caching_after: u32,
     /// Limits of the cache. `None`: the edge's default.
     pub limits: CacheLimits,
-}
-
-impl Default for RecoverySetup {
-    fn default() -> Self {
-        Self {
-            policy: RecoveryOption::default(),
-            second: SecondOption::default(),
-            caching_after: 0,
-            limits: CacheLimits::default(),
-        }
-    }
 }
 
 /// Limits of an edge's cache.
