@@ -204,6 +204,8 @@ fn wrong_use_is_told_from_what_is_missing() {
     for options in [
         &["--fault", "kill-backup", "--node", "primary"][..],
         &["--then-power-off"],
+        &["--fault", "kill-server", "--then-kill-server"],
+        &["--fault", "kill-agent", "--then-kill-server", "--then-power-off"],
         &["--baseline", "--fault", "flush-tc"],
         &["--server", "redis"],
         &["--how", "uplink"],

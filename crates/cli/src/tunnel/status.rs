@@ -116,6 +116,7 @@ fn counters(wire: &SctpWire, associations: AssociationCounts) -> CounterStatus {
         ("malformed", sockets.malformed),
         ("unsent", sockets.unsent),
         ("received_packets", sockets.received),
+        ("received_batches", sockets.received_batches),
         ("sent_packets", sockets.sent),
         ("sent_batches", sockets.batches),
         ("unbatched_sockets", sockets.unbatched),

@@ -55,11 +55,17 @@ impl TunnelNetwork {
         })
     }
 
-    /// Writes the configuration of an end, with `more` in front of its tables.
-    fn config(&self, end: usize, more: &str) -> PathBuf {
+    /// Writes the file with the key of both ends.
+    fn key(&self) -> PathBuf {
         let key = self.dir.path().join("key");
         fs::write(&key, "7".repeat(64)).unwrap();
         fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        key
+    }
+
+    /// Writes the configuration of an end, with `more` in front of its tables.
+    fn config(&self, end: usize, more: &str) -> PathBuf {
+        let key = self.key();
         let last = end + 1;
         let mut text = format!(
             "name = \"sf-test-{}\"\nstate_dir = {:?}\nkey_file = {key:?}\nvia = [\"10.1.0.{last}\", \"10.2.0.{last}\"]\n{more}\n",
@@ -739,6 +745,70 @@ fn clients_wait_while_there_are_no_descriptors() {
     let mut last = clients.pop().unwrap();
     drop(clients);
     ask(&mut last, "accepted later");
+}
+
+/// Both ends are started by options, without a file. The paths are UDP and raw IP, IPv4 and IPv6. One of the two paths is cut.
+#[test]
+fn a_tunnel_by_options_carries_data_over_every_kind_of_path() {
+    const BYTES: usize = 2 << 20;
+    let Some(network) = TunnelNetwork::new("a_tunnel_by_options_carries_data_over_every_kind_of_path") else {
+        return;
+    };
+    for (path, (host, last)) in [0, 1].into_iter().flat_map(|path| {
+        let hosts = network.hosts.iter().zip(1..);
+        hosts.map(move |host| (path, host))
+    }) {
+        host.ip(&format!("addr add fd0{path}::{last}/64 dev p{path} nodad"));
+    }
+    network.serve(echo);
+    let key = network.key();
+    let text = pattern(BYTES);
+    for (vias, to, port) in [
+        (
+            ["10.1.0.1,10.2.0.1", "10.1.0.2,10.2.0.2"],
+            "10.1.0.2:9899",
+            "9899",
+        ),
+        (["10.1.0.1,10.2.0.1", "10.1.0.2,10.2.0.2"], "10.1.0.2:9899", "0"),
+        (["fd00::1,fd01::1", "fd00::2,fd01::2"], "[fd00::2]:9899", "9899"),
+        (["fd00::1,fd01::1", "fd00::2,fd01::2"], "[fd00::2]:9899", "0"),
+    ] {
+        let start = |end: usize, ways: &[&str]| {
+            let mut command = steadfast(&[
+                "tunnel",
+                "--via",
+                vias[end],
+                "--udp-port",
+                port,
+                "--watch-ms",
+                "50",
+            ]);
+            command.arg("--key-file").arg(&key).args(ways);
+            network.start_by(end, command)
+        };
+        let _far = start(1, &["--forward", SERVER]);
+        let near = start(0, &["--listen", CLIENTS, "--to", to]);
+        let kind = format!("{to} port {port}");
+        let established = "an association is established";
+        near.wait_until(&kind, || near.log().contains(established));
+        let mut client = network.connect();
+        ask(&mut client, &kind);
+        network.cut_first();
+        let mut writer = client.try_clone().unwrap();
+        let sent = text.clone();
+        let writer = std::thread::spawn(move || writer.write_all(&sent).unwrap());
+        let mut read = vec![0; BYTES];
+        client.read_exact(&mut read).unwrap();
+        writer.join().unwrap();
+        assert!(read == text, "{kind}: the bytes differ");
+        near.wait_until("the cut path is left", || {
+            near.log().contains("a path has failed")
+        });
+        for host in &network.hosts {
+            nft(host, "delete table inet cut");
+        }
+        fs::remove_file(&near.log).unwrap();
+    }
 }
 
 /// The client and the server know nothing of the tunnel.

@@ -45,7 +45,7 @@ impl Lab for CrashOptions {
         let pair = &self.pair;
         pair.check()?;
         let sequel = pair.sequel(pair.fault.target(pair.node, 0)?);
-        let is_takeover = sequel == Sequel::Takeover || pair.then_power_off;
+        let is_takeover = sequel == Sequel::Takeover || pair.then().is_some();
         if self.measure && pair.policy == PolicyOption::Replay {
             return Err(WrongUse("--measure goes with the policies http and replica only".to_owned()).into());
         }

@@ -37,6 +37,7 @@ pub struct CrashFindings {
     link: Option<NodeLink>,
     first_link: NodeLink,
     then_power_off: bool,
+    then_kill_server: bool,
     returning: Returning,
     baseline: bool,
     #[serde(flatten)]
@@ -63,7 +64,7 @@ pub struct CrashFindings {
     stall_ms: Option<Spread>,
     /// A connection's longest wait for a byte around the event after the fault, such as a return or an agent's death.
     second_stall_ms: Option<Spread>,
-    /// From the fault (with --then-power-off: the power failure) to the declaration of a takeover or the beginning of a claim.
+    /// From the fault (with --then-power-off or --then-kill-server: the second fault) to the declaration of a takeover or the beginning of a claim.
     /// `None` without a takeover or a claim.
     detection_ms: Option<Spread>,
     /// From the declaration until a connection could go on.
@@ -181,6 +182,7 @@ impl CrashFindings {
             link: (options.fault == CrashFault::CutLink).then_some(options.link),
             first_link: options.first_link,
             then_power_off: options.then_power_off,
+            then_kill_server: options.then_kill_server,
             returning: options.returning,
             baseline: options.baseline,
             way: options.way,
@@ -194,7 +196,7 @@ impl CrashFindings {
         let must_take_over = match sequel {
             Sequel::Takeover | Sequel::TakeoverOfSome => !self.baseline,
             Sequel::Claim | Sequel::AtMostOne => false,
-            Sequel::Nothing => self.then_power_off,
+            Sequel::Nothing => self.then_power_off || self.then_kill_server,
         };
         if self.connections_at_fault == 0 {
             Some("no connection was under way when the fault hit")

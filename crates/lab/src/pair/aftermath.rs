@@ -8,7 +8,7 @@ use proto::Instant;
 use serde::Serialize;
 
 use super::fault::{CrashFault, CrashTarget, Sequel};
-use super::inject::{hooks_without_filter, kill_agent, power_off, restore_link};
+use super::inject::{hooks_without_filter, kill_agent, power_off, restore_link, signal_server};
 use super::integration::Integration;
 use super::survive::{flapping, survive};
 use super::testbed::Testbed;
@@ -192,7 +192,7 @@ impl Aftermath {
             self.wait_for_role(testbed, 1, has_some, "relay the connections that have moved")?;
         }
         let loses_logs = !matches!(options.fault, CrashFault::FlushTc | CrashFault::Migrate);
-        if loses_logs && options.then_power_off {
+        if loses_logs && options.then().is_some() {
             // A new agent does not know the connections that began before its start. The agent learns each of them from the connection's
             // next request.
             self.wait_for_role(
@@ -271,11 +271,9 @@ impl Aftermath {
             | CrashFault::CutLink
             | CrashFault::FlushTc
             | CrashFault::Migrate
-                if options.then_power_off =>
+                if let Some(then) = options.then() =>
             {
-                let at = power_off(testbed, 0, options.returning)?;
-                (self.deadly_at, self.second_at) = (Some(at), Some(at));
-                self.survive(testbed, false)
+                self.follow_by(testbed, then, options.returning)
             }
             CrashFault::Stop => {
                 let agent = testbed.agent_mut(target.nodes()[0])?;
@@ -307,6 +305,23 @@ impl Aftermath {
         }
     }
 
+    /// The primary's power goes off, or its server is killed, after a fault after which both nodes went on.
+    fn follow_by(&mut self, testbed: &mut Testbed, then: CrashFault, returning: Returning) -> Result<()> {
+        let kills_server = then == CrashFault::KillServer;
+        let at = if kills_server {
+            signal_server(testbed, Signal::SIGKILL)?
+        } else {
+            power_off(testbed, 0, returning)?
+        };
+        (self.deadly_at, self.second_at) = (Some(at), Some(at));
+        self.survive(testbed, false)?;
+        if kills_server {
+            self.serve_again(testbed, then)?;
+            self.second_at = Some(at);
+        }
+        Ok(())
+    }
+
     /// Restarts or resumes the server of node a. Node a has become the wire by itself, but could not take over without its
     /// server.
     fn serve_again(&mut self, testbed: &mut Testbed, fault: CrashFault) -> Result<()> {
@@ -319,7 +334,7 @@ impl Aftermath {
         } else {
             testbed.servers[0].signal(Signal::SIGCONT)?;
         }
-        self.rejoin(testbed, 0, self.fault_at)?;
+        self.rejoin(testbed, 0, self.deadly_at.unwrap_or(self.fault_at))?;
         self.second_at = Some(second_at);
         Ok(())
     }

@@ -19,6 +19,7 @@ pub fn expectations(options: &PairOptions, aftermath: &Aftermath, clock: ClockOf
         // The sockets of a dying process are closed one after the other.
         CrashFault::CrashWorker | CrashFault::KillServer => Speaking::ForEachConnection,
         CrashFault::Migrate => Speaking::ForEachConnection, // the service's other connections stay
+        _ if options.then_kill_server => Speaking::ForEachConnection,
         _ => Speaking::ForAll,
     };
     let deadly = aftermath.moved_at.into_iter().chain(aftermath.deadly_at);

@@ -158,7 +158,11 @@ pub fn kill_agent(testbed: &Testbed, index: usize) -> Result<Instant> {
     Ok(moment)
 }
 
-fn signal_server(testbed: &Testbed, signal: Signal) -> Result<Instant> {
+/// Sends a signal to all processes of node a's server. Returns the time just before.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn signal_server(testbed: &Testbed, signal: Signal) -> Result<Instant> {
     let moment = monotonic();
     testbed.servers[0].signal(signal)?;
     Ok(moment)

@@ -93,6 +93,9 @@ pub struct PairOptions {
     /// that the pair protects its connections again.
     #[arg(long)]
     pub then_power_off: bool,
+    /// After a fault that must lead to no takeover, kill the primary's server as well, and start it again later.
+    #[arg(long, conflicts_with = "then_power_off")]
+    pub then_kill_server: bool,
     /// How a primary whose power was off comes back when its cable is plugged in again.
     #[arg(long, value_enum, default_value_t)]
     pub returning: Returning,
@@ -154,6 +157,7 @@ impl PairOptions {
             link: NodeLink::Other,
             first_link: NodeLink::default(),
             then_power_off: false,
+            then_kill_server: false,
             returning: Returning::Killed,
             rounds: None,
             without_state_sync: false,
@@ -241,9 +245,9 @@ impl PairOptions {
         if self.link != NodeLink::Other && self.fault != CrashFault::CutLink {
             return wrong("--link needs --fault cut-link");
         }
-        if self.then_power_off && sequel != Sequel::Nothing {
+        if self.then().is_some() && sequel != Sequel::Nothing {
             return wrong(
-                "--then-power-off needs a fault that nobody takes over: kill-agent, upgrade, cut-link or flush-tc",
+                "--then-power-off and --then-kill-server need a fault that nobody takes over: kill-agent, upgrade, cut-link or flush-tc",
             );
         }
         if self.baseline && sequel != Sequel::Takeover {
@@ -256,6 +260,15 @@ impl PairOptions {
             return wrong("--without-state-sync needs --rounds and --policy replica");
         }
         Ok(())
+    }
+
+    /// The fault that follows a fault after which both nodes go on. It hits the primary, and node b must take over.
+    pub const fn then(&self) -> Option<CrashFault> {
+        match (self.then_power_off, self.then_kill_server) {
+            (true, _) => Some(CrashFault::PowerOff),
+            (false, true) => Some(CrashFault::KillServer),
+            (false, false) => None,
+        }
     }
 
     /// The required consequence of the fault if it hits `target`.
@@ -314,8 +327,8 @@ impl PairOptions {
         if self.busy() < self.connections {
             return wrong("--rounds needs every connection at work, but --connections is above --busy");
         }
-        if self.baseline || self.then_power_off {
-            return wrong("--rounds goes with neither --baseline nor --then-power-off");
+        if self.baseline || self.then().is_some() {
+            return wrong("--rounds goes with neither --baseline, --then-power-off nor --then-kill-server");
         }
         Ok(())
     }

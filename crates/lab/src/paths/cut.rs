@@ -4,7 +4,7 @@
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -51,6 +51,10 @@ pub struct PathsCutFindings {
     violations: Vec<String>,
     /// Longest time without data after the cut, as the client saw it.
     stall_ms: Option<Spread>,
+    /// From the cut until the sending end declared the path failed.
+    detection_ms: Option<Spread>,
+    /// The part of the stall after this.
+    restart_gap_ms: Option<Spread>,
     /// Longest time without data before the cut.
     baseline_gap_ms: Option<Spread>,
     /// Retransmission timeout of the sender on the first path, just before the cut.
@@ -68,6 +72,7 @@ pub struct PathsCutFindings {
 #[derive(Clone, Copy, Debug)]
 struct PathsCutRun {
     stall_ms: f64,
+    detection_ms: Option<f64>,
     baseline_gap_ms: f64,
     rto_ms: f64,
     target_ms: f64,
@@ -114,8 +119,9 @@ impl Lab for PathsCutOptions {
         run.step("download");
         let found = download(run.seed, &network, bytes, || tunnel.rto(&network))?;
         let path_switches = tunnel.path_switches();
+        let detection = tunnel.detection(found.cut_at);
         tunnel.stop()?;
-        let findings = self.findings(run.seed, bytes, &found, path_switches);
+        let findings = self.findings(run.seed, bytes, &found, path_switches, detection);
         problems.extend(findings.violations.iter().cloned());
         Ok(findings)
     }
@@ -159,10 +165,11 @@ impl LabFindings for PathsCutFindings {
             spread.map_or_else(|| "–".to_owned(), text)
         };
         format!(
-            "{} bytes, contents {}, stall {} ms (RTO {}, median/max), {} path switches, {} Mbit/s",
+            "{} bytes, contents {}, stall {} ms (found after {}, RTO {}, median/max), {} path switches, {} Mbit/s",
             self.bytes_received,
             if self.sha256_match { "intact" } else { "BROKEN" },
             text(self.stall_ms),
+            text(self.detection_ms),
             text(self.rto_ms),
             self.path_switches,
             text(self.mbit_per_s)
@@ -176,6 +183,14 @@ impl PathsCutFindings {
         let of = |value: fn(&PathsCutRun) -> f64| Spread::of(self.runs.iter().map(value));
         self.stall_ms = of(|run| run.stall_ms);
         self.baseline_gap_ms = of(|run| run.baseline_gap_ms);
+        let found = || {
+            self.runs
+                .iter()
+                .filter_map(|run| Some((run.detection_ms?, run.stall_ms)))
+        };
+        let gaps = found().map(|(detection, stall)| (stall - detection).max(0.0));
+        self.restart_gap_ms = Spread::of(gaps);
+        self.detection_ms = Spread::of(found().map(|(detection, _)| detection));
         self.rto_ms = of(|run| run.rto_ms);
         self.stall_limit_ms = of(|run| run.limit_ms);
         self.mbit_per_s = of(|run| run.mbit_per_s);
@@ -191,6 +206,7 @@ struct PathsDownload {
     gap_after: Duration,
     /// The retransmission timeout before the cut.
     rto: Duration,
+    cut_at: SystemTime,
     took: Duration,
 }
 
@@ -211,7 +227,7 @@ fn download(
     let mut child = command.spawn().context("start curl")?;
     let mut output = child.stdout.take().context("curl's output")?;
     let (mut hash, mut received, mut buffer) = (Sha256::new(), 0_u64, vec![0; 1 << 16]);
-    let (mut last, mut is_cut) = (Instant::now(), false);
+    let (mut last, mut is_cut, mut cut_at) = (Instant::now(), false, SystemTime::now());
     let (mut gap_before, mut gap_after, mut rto) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
     loop {
         let length = output.read(&mut buffer).context("read curl's output")?;
@@ -231,7 +247,7 @@ fn download(
             is_cut = true;
             rto = ask_rto()?;
             cut_first(network)?;
-            last = Instant::now();
+            (last, cut_at) = (Instant::now(), SystemTime::now());
         }
     }
     let status = child.wait().context("wait for curl")?;
@@ -242,12 +258,20 @@ fn download(
         gap_before,
         gap_after,
         rto,
+        cut_at,
         took: begun.elapsed(),
     })
 }
 
 impl PathsCutOptions {
-    fn findings(&self, seed: u64, bytes: u64, found: &PathsDownload, path_switches: u32) -> PathsCutFindings {
+    fn findings(
+        &self,
+        seed: u64,
+        bytes: u64,
+        found: &PathsDownload,
+        path_switches: u32,
+        detection: Option<Duration>,
+    ) -> PathsCutFindings {
         let sha256_match = found.sha256 == pattern::sha256(seed, bytes, bytes);
         let mut violations = Vec::new();
         if !found.is_whole {
@@ -281,6 +305,7 @@ impl PathsCutOptions {
             path_switches,
             runs: vec![PathsCutRun {
                 stall_ms: millis(found.gap_after),
+                detection_ms: detection.map(millis),
                 baseline_gap_ms: millis(found.gap_before),
                 rto_ms: millis(found.rto),
                 target_ms: millis(target),

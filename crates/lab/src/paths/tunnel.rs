@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use linux::netns::Netns;
@@ -95,6 +95,13 @@ impl PathsTunnel {
         switches(&self.near) + switches(&self.far)
     }
 
+    /// Time from `cut_at` until the serving end declared a path failed, by its log. `None` if it declared none.
+    pub fn detection(&self, cut_at: SystemTime) -> Option<Duration> {
+        let output = self.far.output();
+        let line = output.lines().find(|line| line.contains("a path has failed"))?;
+        time_since(cut_at, line)
+    }
+
     /// Tells both ends to stop.
     ///
     /// # Errors
@@ -105,6 +112,20 @@ impl PathsTunnel {
         }
         Ok(())
     }
+}
+
+/// Seconds of a day.
+const DAY: f64 = 86_400.0;
+
+/// Time from `since` to the time of day with which a line of a log begins, as in `2026-11-28T02:19:38.123456Z`. Less than a day.
+fn time_since(since: SystemTime, line: &str) -> Option<Duration> {
+    let clock = line.split_once('T')?.1.split_once('Z')?.0;
+    let at = clock.splitn(3, ':').try_fold(0.0, |sum, part| {
+        let part: f64 = part.parse().ok()?;
+        Some(sum * 60.0 + part)
+    })?;
+    let since = since.duration_since(UNIX_EPOCH).ok()?.as_secs_f64();
+    Some(Duration::from_secs_f64((at - since % DAY).rem_euclid(DAY)))
 }
 
 /// Makes both hosts drop all packets of the first path from now on, without an error at either end.
@@ -126,4 +147,21 @@ fn write_key(path: &Path, seed: u64) -> Result<()> {
         .open(path);
     let mut file = file.with_context(|| path.display().to_string())?;
     writeln!(file, "{seed:064x}").with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_line_is_compared_with_a_moment_even_across_midnight() {
+        let line = |clock: &str| format!("2026-11-28T{clock}Z  WARN a path has failed path=0");
+        let noon = UNIX_EPOCH + Duration::from_secs(20_000 * 86_400 + 43_200);
+        let found = time_since(noon, &line("12:01:00.250000")).expect("a time");
+        assert!((found.as_secs_f64() - 60.25).abs() < 1e-3, "{found:?}");
+        let late = UNIX_EPOCH + Duration::from_secs(20_000 * 86_400 - 1);
+        let found = time_since(late, &line("00:00:00.500000")).expect("a time");
+        assert!((found.as_secs_f64() - 1.5).abs() < 1e-3, "{found:?}");
+        assert_eq!(time_since(noon, "no time"), None);
+    }
 }
