@@ -339,7 +339,13 @@ fn a_server_that_has_closed_hears_the_rest() {
         testbed.deliver(true);
         testbed.ungag_client();
         let taken = testbed.take_over_in(&[&ENDING, &IN_FLIGHT]);
-        assert_eq!(taken.endpoint.output, OutputEnd::FinSent);
+        // On a slow machine, the server may have sent its FIN again. If that copy reaches the client only now, the client acknowledges it.
+        let may_answer = delivered && taken.endpoint.output == OutputEnd::FinAcknowledged;
+        assert!(
+            may_answer || taken.endpoint.output == OutputEnd::FinSent,
+            "{:?}",
+            taken.endpoint.output
+        );
         std::thread::scope(|scope| {
             scope.spawn(|| (&testbed.client).write_all(&input[1000..]).expect("upload"));
             taken.read_input(&input);
