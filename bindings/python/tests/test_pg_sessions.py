@@ -13,7 +13,7 @@ import unittest
 from unittest import mock
 
 from agent import ROOT
-from test_pg import MISSING, shared_postgres
+from test_pg import MISSING, PostgreSQL
 
 if MISSING is None:
     import psycopg2
@@ -41,8 +41,12 @@ with mock.patch.object(steadfast_pg, "_export", lambda connection, state: states
 
 @unittest.skipIf(MISSING, MISSING)
 class SessionKeeperTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.postgres = PostgreSQL()
+        cls.addClassCleanup(cls.postgres.close)
+
     def setUp(self):
-        self.postgres = shared_postgres()
         self.postgres.query("CREATE TABLE IF NOT EXISTS steps (session text, step text)")
         exports = mock.patch.object(steadfast_pg, "_export", lambda connection, state: None)
         exports.start()

@@ -106,7 +106,13 @@ pub fn measure(
     run.step("judge");
     let times = bed.times(options, fault, moved)?;
     let edges = bed.edges_left()?;
-    problems.extend(counter_problems(&agreed, &edges));
+    // After the failure of an edge, no edge moves flows, and the edge that is left at this side may choose another string than the failed one.
+    let agreed = if options.fault.is_of_edge() {
+        &edges
+    } else {
+        &agreed
+    };
+    problems.extend(counter_problems(agreed, &edges));
     let captures = bed.captures.stop()?;
     let cable = bed.emulators.finish()?.wan;
     for daemons in bed.daemons {
