@@ -271,7 +271,7 @@ class SessionKeeper:
 
     async def hold_for_successor(self, backend):
         """Returns when the back-end's transaction has ended, or nobody has come for it."""
-        if await settled(backend) is None or backend.status == IDLE:
+        if await settled(backend) is None:
             return
         with contextlib.suppress(TimeoutError, asyncio.IncompleteReadError, OSError, Malformed):
             async with asyncio.timeout(self.hold):

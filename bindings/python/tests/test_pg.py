@@ -364,7 +364,8 @@ class StepsTest(PgTest):
         self.assertLessEqual(aborted, int(step == "export an ending"))
         return aborted
 
-    def test_a_crash_after_any_step(self):
+    def crash_at_each_step(self, *options):
+        """Kills a front-end after each step. Returns the steps' names."""
         aborted = []
 
         def fail(front_end, client, step):
@@ -372,13 +373,13 @@ class StepsTest(PgTest):
             client.read_all()
             aborted.append(self.check(self.take_over(client, self.INPUT), step))
 
-        steps = self.at_each_step(self.INPUT, fail)
+        steps = self.at_each_step(self.INPUT, fail, *options)
         self.assertEqual(sum(aborted), 2)
-        # The outputs are a head, three outcomes, the last chunk and the answer to GET.
-        self.assertEqual([steps.count(step) for step in ("export", "export an ending", "commit", "send")], [3, 3, 2, 6])
+        return steps
 
-    def test_a_suspicion_after_any_step_while_the_front_end_goes_on(self):
-        # The connection to the database stays open. Snapshots for which nobody waits are lost.
+    def suspect_at_each_step(self, *options):
+        """Lets a successor go on after each step, while the front-end and its connection to the database live."""
+        # Snapshots for which nobody waits are lost.
         self.backup.keeps_all = False
 
         def fail(front_end, client, step):
@@ -388,7 +389,15 @@ class StepsTest(PgTest):
             client.read_all()
             self.check(output, step)
 
-        self.at_each_step(self.INPUT, fail)
+        self.at_each_step(self.INPUT, fail, *options)
+
+    def test_a_crash_after_any_step(self):
+        steps = self.crash_at_each_step()
+        # The outputs are a head, three outcomes, the last chunk and the answer to GET.
+        self.assertEqual([steps.count(step) for step in ("export", "export an ending", "commit", "send")], [3, 3, 2, 6])
+
+    def test_a_suspicion_after_any_step_while_the_front_end_goes_on(self):
+        self.suspect_at_each_step()
 
     def test_a_crash_of_the_database_after_any_step(self):
         request = series("client", ("item", 1))
@@ -417,28 +426,11 @@ class StepsTest(PgTest):
         return script
 
     def test_a_crash_after_any_step_around_a_child_process(self):
-        aborted = []
-
-        def fail(front_end, client, step):
-            front_end.kill()
-            client.read_all()
-            aborted.append(self.check(self.take_over(client, self.INPUT), step))
-
-        steps = self.at_each_step(self.INPUT, fail, "--cgi", self.write_script("never"))
-        self.assertEqual(sum(aborted), 2)
+        steps = self.crash_at_each_step("--cgi", self.write_script("never"))
         self.assertEqual([steps.count(step) for step in ("export an ending", "run a child", "send")], [3, 3, 6])
 
     def test_a_suspicion_after_any_step_around_a_child_process(self):
-        self.backup.keeps_all = False
-
-        def fail(front_end, client, step):
-            output = self.take_over(client, self.INPUT)
-            self.check(output, step)
-            front_end.go_on()
-            client.read_all()
-            self.check(output, step)
-
-        self.at_each_step(self.INPUT, fail, "--cgi", self.write_script("never"))
+        self.suspect_at_each_step("--cgi", self.write_script("never"))
 
     def test_a_child_process_that_is_killed(self):
         request = series("client", ("item", 1))
