@@ -549,12 +549,18 @@ impl EdgeSwitch {
         (now.since(*at) < patience).then_some(told)
     }
 
-    /// Whether another string is up, is heard now, and has been heard without a break for at least the time that detects a failure.
+    /// Whether another string is up, is heard now, and has been heard without a break for at least the time that detects a failure. It
+    /// must have been heard for longer than this one: if the other edge dies, the last heartbeats of the strings do not arrive at
+    /// the same moment.
     fn others_heard(&self, now: Instant, index: usize) -> bool {
         let recovery = &self.config.recovery;
         let late = recovery.heartbeat * self.config.suspect_after;
+        let one = &self.strings[index];
+        let last_heard = one.last_heard.filter(|_| one.has_carrier);
         self.strings.iter().enumerate().any(|(other, string)| {
-            let is_fresh = string.last_heard.is_some_and(|at| now.since(at) < late);
+            let is_fresh = string
+                .last_heard
+                .is_some_and(|at| now.since(at) < late && last_heard.is_none_or(|own| at >= own + late));
             let is_old = string
                 .heard_since
                 .is_some_and(|at| now.since(at) >= recovery.patience());

@@ -305,6 +305,25 @@ fn an_edge_whose_peer_is_away_moves_nothing() {
 }
 
 #[test]
+fn an_edge_that_dies_is_no_failure_of_the_string_that_falls_silent_first() {
+    let mut world = TwoEdges::new(&config());
+    world.run(500);
+    world.passes[0] = [false; 2];
+    world.run(10);
+    world.runs[1] = false;
+    world.run(5);
+    // The last heartbeat of the second string is late.
+    let now = world.now;
+    let beat = world.sides[1].edge.beat(now, 1);
+    world.sides[0].edge.handle_beat(now, 1, &beat);
+    world.run(1000);
+    let side = &world.sides[0];
+    assert_eq!(side.phases(world.now), [Blind, Blind]);
+    assert_eq!(side.steering, [StringSteering::Up; 2]);
+    assert!(side.moves.is_empty());
+}
+
+#[test]
 fn packets_that_pass_since_a_string_is_back_do_not_save_those_before() {
     let mut world = TwoEdges::new(&config());
     world.run(500);
