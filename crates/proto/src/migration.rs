@@ -52,9 +52,9 @@ impl MigrationBeat {
 }
 
 /// A connection that the primary wants to move to its backup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MigrationOffer {
-    /// The offer's number. A later offer of the same agent has a higher one.
+    /// The offer's number. A later offer has a higher one, also if it comes from a later agent of the node.
     pub number: u64,
     /// The connection's client.
     pub client: SocketAddr,
@@ -63,7 +63,7 @@ pub struct MigrationOffer {
 }
 
 /// What the backup says about an offer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct OfferAnswer {
     /// The offer's number.
     pub number: u64,
@@ -72,7 +72,7 @@ pub struct OfferAnswer {
 }
 
 /// How far the backup is with an offer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum OfferState {
     /// The connection cannot move now, for this reason. The backup tries again.
     Waiting(String),
@@ -85,7 +85,7 @@ pub enum OfferState {
 }
 
 /// What has become of the connections that this node was ordered to move.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MigrationReport {
     /// Connections that are still here and are to move.
     pub pending: usize,
@@ -98,8 +98,8 @@ pub struct MigrationReport {
 }
 
 /// The primary's side.
-#[derive(Debug, Default)]
-pub(crate) struct OutgoingMigrations {
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OutgoingMigrations {
     /// Number of the next offer.
     next: u64,
     offers: BTreeMap<u64, OutgoingOffer>,
@@ -110,7 +110,7 @@ pub(crate) struct OutgoingMigrations {
     report: MigrationReport,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct OutgoingOffer {
     client: SocketAddr,
     /// When the primary gives the offer up.
@@ -121,8 +121,20 @@ struct OutgoingOffer {
 }
 
 impl OutgoingMigrations {
+    /// The migrations of an agent that starts at `now`. Its offers get higher numbers than those of the node's earlier agents. Otherwise an
+    /// answer to an earlier agent's offer, sent before the backup noticed the new agent, would count for another connection.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            next: now.as_nanos(),
+            offers: BTreeMap::new(),
+            clients: BTreeSet::new(),
+            waiting: VecDeque::new(),
+            report: MigrationReport::default(),
+        }
+    }
+
     /// The connections of `clients` are to move before `until`.
-    pub(crate) fn order(&mut self, clients: impl IntoIterator<Item = SocketAddr>, until: Instant) {
+    pub fn order(&mut self, clients: impl IntoIterator<Item = SocketAddr>, until: Instant) {
         for client in clients {
             if self.clients.insert(client) {
                 self.waiting.push_back(OutgoingOffer {
@@ -147,7 +159,7 @@ impl OutgoingMigrations {
     }
 
     /// The offers for the next heartbeat.
-    pub(crate) fn offers(&self) -> Vec<MigrationOffer> {
+    pub fn offers(&self) -> Vec<MigrationOffer> {
         let offer = |(&number, offer): (&u64, &OutgoingOffer)| MigrationOffer {
             number,
             client: offer.client,
@@ -157,7 +169,7 @@ impl OutgoingMigrations {
     }
 
     /// The backup has answered. Returns the clients whose sockets must be destroyed now, and whether the offers have changed.
-    pub(crate) fn on_answers(&mut self, answers: &[OfferAnswer]) -> (Vec<SocketAddr>, bool) {
+    pub fn on_answers(&mut self, answers: &[OfferAnswer]) -> (Vec<SocketAddr>, bool) {
         let (mut released, mut has_changed) = (Vec::new(), false);
         for OfferAnswer { number, state } in answers {
             let Some(offer) = self.offers.get_mut(number) else {
@@ -217,7 +229,7 @@ impl OutgoingMigrations {
     }
 
     /// Gives up the connections whose time is over, except those that the backup has. Returns whether an offer has ended.
-    pub(crate) fn on_timeout(&mut self, now: Instant) -> bool {
+    pub fn on_timeout(&mut self, now: Instant) -> bool {
         if self.poll_timeout().is_none_or(|due| now < due) {
             return false;
         }
@@ -245,14 +257,14 @@ impl OutgoingMigrations {
     }
 
     /// When the time of an offered connection, or of the next one to be offered, is over.
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+    pub fn poll_timeout(&self) -> Option<Instant> {
         let offers = self.offers.values().filter(|offer| !offer.is_released);
         let next = offers.chain(self.waiting.front());
         next.map(|offer| offer.until).min()
     }
 
     /// The nodes may change roles, so nothing is offered any more. What was released goes on being said: the backup may have missed it.
-    pub(crate) fn withdraw(&mut self) {
+    pub fn withdraw(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);
         let (released, offered): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.offers)
             .into_iter()
@@ -264,7 +276,7 @@ impl OutgoingMigrations {
     }
 
     /// The nodes' roles have changed. What was released is the other node's.
-    pub(crate) fn give_up(&mut self) {
+    pub fn give_up(&mut self) {
         self.withdraw();
         for offer in std::mem::take(&mut self.offers).into_values() {
             self.count(offer.client, None);
@@ -272,7 +284,7 @@ impl OutgoingMigrations {
     }
 
     /// What has become of the connections that were to move.
-    pub(crate) fn report(&self) -> MigrationReport {
+    pub fn report(&self) -> MigrationReport {
         MigrationReport {
             pending: self.clients.len(),
             ..self.report.clone()
@@ -281,7 +293,7 @@ impl OutgoingMigrations {
 }
 
 /// How far the backup is with a connection. The picture is in the module's documentation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum IncomingPhase {
     Waiting,
     Preparing,
@@ -346,7 +358,7 @@ impl IncomingPhase {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct IncomingOffer {
     client: SocketAddr,
     phase: IncomingPhase,
@@ -355,8 +367,8 @@ struct IncomingOffer {
 }
 
 /// The backup's side.
-#[derive(Debug, Default)]
-pub(crate) struct IncomingMigrations {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct IncomingMigrations {
     offers: BTreeMap<u64, IncomingOffer>,
 }
 
@@ -369,7 +381,7 @@ fn shortened(why: &str) -> String {
 
 /// What the backup must do after it has heard the primary's offers.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct HeardOffers {
+pub struct HeardOffers {
     /// Connections that the primary no longer offers. It keeps them.
     pub withdrawn: Vec<SocketAddr>,
     /// Connections that the primary has released.
@@ -378,7 +390,7 @@ pub(crate) struct HeardOffers {
 
 impl IncomingMigrations {
     /// The primary's heartbeat has these offers.
-    pub(crate) fn hear(&mut self, offers: &[MigrationOffer]) -> HeardOffers {
+    pub fn hear(&mut self, offers: &[MigrationOffer]) -> HeardOffers {
         let mut heard = HeardOffers::default();
         let is_offered = |number: &u64| offers.iter().any(|offer| offer.number == *number);
         self.offers.retain(|number, known| {
@@ -417,10 +429,7 @@ impl IncomingMigrations {
     }
 
     /// The connections to prepare: those that wait, and for which `check` finds no obstacle.
-    pub(crate) fn choose(
-        &mut self,
-        mut check: impl FnMut(SocketAddr) -> Result<(), String>,
-    ) -> Vec<SocketAddr> {
+    pub fn choose(&mut self, mut check: impl FnMut(SocketAddr) -> Result<(), String>) -> Vec<SocketAddr> {
         let mut chosen = Vec::new();
         for offer in self.offers.values_mut() {
             if offer.phase != IncomingPhase::Waiting {
@@ -438,12 +447,12 @@ impl IncomingMigrations {
     }
 
     /// The connection's socket is being restored. If that fails, [`on_failed`](Self::on_failed) follows before the primary is told.
-    pub(crate) fn on_restored(&mut self, client: SocketAddr) {
+    pub fn on_restored(&mut self, client: SocketAddr) {
         self.change(client, IncomingEvent::Restored, None);
     }
 
     /// The connection is given back to the primary: it cannot be restored now (`is_final`: or ever), for this reason.
-    pub(crate) fn on_failed(&mut self, client: SocketAddr, why: String, is_final: bool) {
+    pub fn on_failed(&mut self, client: SocketAddr, why: String, is_final: bool) {
         let event = if is_final {
             IncomingEvent::Failed
         } else {
@@ -453,7 +462,7 @@ impl IncomingMigrations {
     }
 
     /// The released connection lives here, or has ended here.
-    pub(crate) fn on_decided(&mut self, client: SocketAddr) {
+    pub fn on_decided(&mut self, client: SocketAddr) {
         self.change(client, IncomingEvent::Decided, None);
     }
 
@@ -466,7 +475,7 @@ impl IncomingMigrations {
     }
 
     /// The answers for the next heartbeat.
-    pub(crate) fn answers(&self) -> Vec<OfferAnswer> {
+    pub fn answers(&self) -> Vec<OfferAnswer> {
         let answer = |(&number, offer): (&u64, &IncomingOffer)| {
             let state = match offer.phase {
                 IncomingPhase::Waiting if offer.reason.is_empty() => return None,
@@ -482,7 +491,7 @@ impl IncomingMigrations {
     }
 
     /// Forgets all offers: the primary has a new agent, or the nodes' roles have changed.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.offers.clear();
     }
 }
@@ -508,7 +517,7 @@ mod tests {
     }
 
     fn ordered(clients: std::ops::Range<u16>) -> OutgoingMigrations {
-        let mut outgoing = OutgoingMigrations::default();
+        let mut outgoing = OutgoingMigrations::new(Instant::ZERO);
         outgoing.order(clients.map(client), at(1000));
         outgoing
     }

@@ -35,6 +35,8 @@ pub struct SwarmReport {
     pub snapshots_kept: u64,
     /// States from which applications went on after a takeover (policy `snapshot`).
     pub states_imported: u64,
+    /// Connections that moved from a living primary to its backup (`migrate`).
+    pub connections_migrated: usize,
     /// Runs in which both nodes spoke, as `assume = "fail-stop"` allows.
     pub runs_split: u64,
     pub simulated_s: f64,
@@ -70,6 +72,7 @@ impl SwarmReport {
             connections_outlasted: 0,
             mutual_fences: 0,
             snapshots_kept: 0,
+            connections_migrated: 0,
             states_imported: 0,
             runs_split: 0,
             simulated_s: 0.0,
@@ -100,6 +103,7 @@ impl SwarmReport {
         self.mutual_fences += outcome.mutual_fences as u64;
         self.snapshots_kept += outcome.snapshots.0;
         self.states_imported += outcome.snapshots.1;
+        self.connections_migrated += outcome.migrated;
         self.runs_split += u64::from(outcome.was_split);
         self.simulated_s += outcome.time.as_secs_f64();
         let first = outcome.violations.into_iter().next();
@@ -140,7 +144,7 @@ impl fmt::Display for SwarmReport {
         writeln!(
             f,
             "{} runs from seed {}, {:.0} per CPU second; {} connections, {} orphaned, {} with an unconfirmed lease, {} outlasted; {} mutual fences; \
-             {} runs split; {} snapshots kept, {} imported",
+             {} runs split; {} snapshots kept, {} imported; {} connections migrated",
             self.runs,
             self.seed,
             self.runs_per_cpu_second,
@@ -151,7 +155,8 @@ impl fmt::Display for SwarmReport {
             self.mutual_fences,
             self.runs_split,
             self.snapshots_kept,
-            self.states_imported
+            self.states_imported,
+            self.connections_migrated
         )?;
         for broken in &self.violations {
             writeln!(

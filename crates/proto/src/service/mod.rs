@@ -303,7 +303,7 @@ impl Service {
             peer: None,
             server: ApplicationState::Alive,
             orphans,
-            outgoing: OutgoingMigrations::default(),
+            outgoing: OutgoingMigrations::new(now),
             incoming: IncomingMigrations::default(),
             unfollowed: Unfollowed::default(),
             sync: config.state_sync.map(StateSync::new),

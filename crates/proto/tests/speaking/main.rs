@@ -10,6 +10,7 @@
 //! `STEADFAST_BOUNDS=large` also raises the bounds and takes much longer.
 
 mod bounds;
+mod ownership;
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -57,6 +57,8 @@ pub struct RunOutcome {
     /// Number of snapshots that backups kept, and number of states that applications imported, as the machines have counted since their
     /// last boot.
     pub snapshots: (u64, u64),
+    /// Number of connections that backups took by order, as the machines have counted since their last boot.
+    pub migrated: usize,
     /// Simulated time of the run.
     pub time: Duration,
 }

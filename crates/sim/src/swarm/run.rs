@@ -140,6 +140,7 @@ impl<'a> SwarmRun<'a> {
             let (kept, imported) = station.machine().snapshot_counts();
             outcome.snapshots.0 += kept;
             outcome.snapshots.1 += imported;
+            outcome.migrated += station.machine().migrated();
         }
         outcome
     }

@@ -5,6 +5,7 @@ mod close;
 mod halr;
 mod halr_flows;
 mod halr_rate;
+mod migration_steps;
 mod multipath;
 mod multipath_scenarios;
 mod net;
