@@ -30,6 +30,9 @@ const WORKERS: u32 = 2;
 const HEADSTART: Duration = Duration::from_millis(300);
 /// Rate of a string in the edges' configuration, in Mbit/s. These runs use no rate control.
 const MBIT: f64 = 1000.0;
+/// Time after the failover time within which the edges must have moved the flows.
+const MOVED_LIMIT: Duration = Duration::from_secs(10);
+const MOVED_POLL: Duration = Duration::from_millis(50);
 
 /// Everything that runs. The fields are dropped in order of declaration.
 struct FailoverTestbed {
@@ -100,7 +103,8 @@ pub fn measure(
         bed.network.reroute(1, 1)?;
     }
     let moved = monotonic();
-    std::thread::sleep((fault + options.failover + AGREED_AFTER).since(monotonic()));
+    std::thread::sleep((fault + options.failover).since(monotonic()));
+    bed.wait_until_agreed(options, fault, moved)?;
     let agreed = bed.edges_left()?;
     let report = flows.finish()?;
     run.step("judge");
@@ -217,6 +221,22 @@ impl FailoverTestbed {
             completed: ends.clone().min().unwrap_or(moved),
             ended: ends.max().unwrap_or(moved),
         })
+    }
+
+    /// Waits until both edges have moved all flows and agree about them. An edge declares a string later than usual if the string loses
+    /// only heartbeats.
+    fn wait_until_agreed(&self, options: &EdgeFailoverOptions, fault: Instant, moved: Instant) -> Result<()> {
+        let deadline = monotonic() + MOVED_LIMIT;
+        loop {
+            match self.times(options, fault, moved) {
+                Ok(times) => {
+                    std::thread::sleep((times.ended + AGREED_AFTER).since(monotonic()));
+                    return Ok(());
+                }
+                Err(error) if monotonic() > deadline => return Err(error),
+                Err(_) => std::thread::sleep(MOVED_POLL),
+            }
+        }
     }
 
     /// Checks that flows use the edge that is about to fail.
