@@ -63,6 +63,8 @@ struct TestEdge {
     commands: Vec<usize>,
     announced: Vec<usize>,
     sent: Vec<(Option<usize>, u32)>,
+    /// The bytes of the packets of `sent`.
+    packets: Vec<Vec<u8>>,
 }
 
 impl TestEdge {
@@ -82,6 +84,7 @@ impl TestEdge {
             commands: Vec::new(),
             announced: Vec::new(),
             sent: Vec::new(),
+            packets: Vec::new(),
         }
     }
 
@@ -105,8 +108,14 @@ impl TestEdge {
                     let samples = vec![sample; self.steering.len()];
                     self.edge.handle_traffic(now, &samples);
                 }
-                EdgeAction::SendEntering(string, _) => self.sent.push((Some(string), 1)),
-                EdgeAction::SendLeaving(_, copies) => self.sent.push((None, copies)),
+                EdgeAction::SendEntering(string, packet) => {
+                    self.sent.push((Some(string), 1));
+                    self.packets.push(packet);
+                }
+                EdgeAction::SendLeaving(packet, copies) => {
+                    self.sent.push((None, copies));
+                    self.packets.push(packet);
+                }
                 EdgeAction::Sweep(string) => self.sweeps.push(string),
                 EdgeAction::Announce(string) => self.announced.push(string),
                 EdgeAction::Keep(string, kept) => self.kept[string] = kept,
@@ -321,6 +330,26 @@ fn an_edge_that_dies_is_no_failure_of_the_string_that_falls_silent_first() {
     assert_eq!(side.phases(world.now), [Blind, Blind]);
     assert_eq!(side.steering, [StringSteering::Up; 2]);
     assert!(side.moves.is_empty());
+}
+
+#[test]
+fn unknown_options_survive_the_cache() {
+    let mut world = TwoEdges::new(&config());
+    world.run(500);
+    world.passes[0] = [false; 2];
+    world.run(25);
+    // An option for experiments (RFC 4727) between the header and the data.
+    let mut packet = data(7, 1);
+    packet.splice(40..40, [253, 4, 0xab, 0xcd]);
+    let length = u16::try_from(packet.len()).unwrap();
+    packet[2..4].copy_from_slice(&length.to_be_bytes());
+    packet[11] -= 4; // the checksum of the IP header
+    packet[32] += 1 << 4;
+    let now = world.now;
+    let edge = &mut world.sides[0].edge;
+    edge.handle_copy(now, 0, EdgeDirection::Entering, &packet);
+    world.run(100);
+    assert_eq!(world.sides[0].packets, [packet]);
 }
 
 #[test]
