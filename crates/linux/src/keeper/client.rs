@@ -80,7 +80,7 @@ impl KeeperClient {
         let socket =
             socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).map_err(step("making a socket"))?;
         let address = UnixAddr::new(path).map_err(step("the control socket's path"))?;
-        connect(socket.as_raw_fd(), &address).map_err(step("connecting"))?;
+        // `connect` waits while the keeper has not accepted earlier clients. The write timeout limits this wait too.
         let timeouts = SockRef::from(&socket);
         timeouts
             .set_read_timeout(Some(ANSWER_TIMEOUT))
@@ -89,6 +89,7 @@ impl KeeperClient {
                 step: "setting a timeout",
                 source,
             })?;
+        connect(socket.as_raw_fd(), &address).map_err(step("connecting"))?;
         // Fails without CAP_NET_ADMIN. Then the buffer is smaller, and `adopt` may have to wait.
         let _ = setsockopt(&socket, sockopt::SndBufForce, &UNREAD_BYTES);
         Ok(Self {

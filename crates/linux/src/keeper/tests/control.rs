@@ -112,6 +112,40 @@ fn a_keeper_of_another_version_is_told_from_a_broken_one() {
     assert!(!agent.status().unwrap_err().is_other_version());
 }
 
+/// Without a limit, this test would not end.
+#[test]
+fn a_keeper_that_accepts_nobody_is_given_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("keeper");
+    let listener = socket(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )
+    .unwrap();
+    bind(listener.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+    listen(&listener, Backlog::new(1).unwrap()).unwrap();
+    let mut agents = Vec::new();
+    let error = loop {
+        match KeeperClient::connect(&path) {
+            Ok(agent) => agents.push(agent),
+            Err(error) => break error,
+        }
+    };
+    assert!(
+        matches!(
+            error,
+            KeeperClientError::Channel {
+                step: "connecting",
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(!agents.is_empty());
+}
+
 #[test]
 fn what_two_keepers_tell_adds_up() {
     let mut labs = [KeeperLab::new(), KeeperLab::new()];
