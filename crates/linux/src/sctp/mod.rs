@@ -1,6 +1,7 @@
 //! SCTP on real networks: the sockets of an endpoint, over UDP (RFC 6951) or as raw IP. The protocol itself is in `proto::sctp`
 //! (docs/tunnel.md).
 
+mod fragments;
 mod socket;
 
 use std::io;
@@ -224,9 +225,9 @@ impl SctpWire {
                 self.counts.unsent += 1;
                 continue;
             };
-            if transmit.may_fragment {
+            if let Some(size) = transmit.fragment_size {
                 self.send_batch(now);
-                self.send_fragmented(transmit.to, source, &transmit.packet);
+                self.send_fragmented(transmit.to, source, &transmit.packet, size);
                 continue;
             }
             self.put(now, transmit.to, source, &transmit.packet);
@@ -285,9 +286,9 @@ impl SctpWire {
         (self.batch.segment, self.batch.count) = (0, 0);
     }
 
-    fn send_fragmented(&mut self, to: IpAddr, source: PathSource, packet: &SctpPacket) {
+    fn send_fragmented(&mut self, to: IpAddr, source: PathSource, packet: &SctpPacket, mtu: u32) {
         let target = SocketAddr::new(to, source.port);
-        match self.sockets[source.local].send_fragmented(target, &packet.emit()) {
+        match self.sockets[source.local].send_fragmented(target, &packet.emit(), mtu) {
             Ok(()) => self.counts.sent += 1,
             Err(_) => self.counts.unsent += 1,
         }

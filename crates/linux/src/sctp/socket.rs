@@ -2,12 +2,14 @@
 
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, poll};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::fragments::{FragmentSocket, datagram};
 
 /// IP protocol number of SCTP.
 const IPPROTO_SCTP: libc::c_int = 132;
@@ -28,8 +30,12 @@ const PATIENCE: Duration = Duration::from_millis(2);
 pub(super) struct SctpSocket {
     socket: Socket,
     address: IpAddr,
+    /// The local UDP port.
+    port: u16,
     /// True for a raw IP socket, false for a UDP socket.
     is_raw: bool,
+    /// Sends IPv6 packets in fragments. `None`: the address is IPv4, or this process may not open the socket.
+    fragments: Option<FragmentSocket>,
     /// The kernel can cut a batch into datagrams (`UDP_SEGMENT`), so one call can send several datagrams. True for UDP sockets, until the
     /// kernel refuses a batch.
     cuts: bool,
@@ -65,10 +71,16 @@ impl SctpSocket {
         if address.is_ipv6() && !is_raw {
             socket.set_only_v6(true)?;
         }
+        let fragments = match address {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(address) => FragmentSocket::open(address).ok(),
+        };
         let this = Self {
             socket,
             address,
+            port: udp_port,
             is_raw,
+            fragments,
             cuts: !is_raw,
         };
         this.set_fragmenting(false)?;
@@ -126,8 +138,19 @@ impl SctpSocket {
         }
     }
 
-    /// Sends one packet, which may be fragmented on its way.
-    pub fn send_fragmented(&self, to: SocketAddr, packet: &[u8]) -> io::Result<()> {
+    /// Sends one packet in fragments of at most `mtu` bytes. Routers on the way fragment IPv4 packets. This host fragments IPv6 packets. If
+    /// it may not do so itself, its kernel does, but only if an ICMP message has told the path's MTU.
+    pub fn send_fragmented(&mut self, to: SocketAddr, packet: &[u8], mtu: u32) -> io::Result<()> {
+        if let (Some(fragments), IpAddr::V6(from), SocketAddr::V6(to)) =
+            (&mut self.fragments, self.address, to)
+        {
+            let mtu = mtu as usize;
+            if self.is_raw {
+                return fragments.send(to, IPPROTO_SCTP as u8, packet, mtu);
+            }
+            let from = SocketAddrV6::new(from, self.port, 0, 0);
+            return fragments.send(to, libc::IPPROTO_UDP as u8, &datagram(from, to, packet), mtu);
+        }
         self.set_fragmenting(true)?;
         let sent = self.send_patiently(to, packet, packet.len());
         self.set_fragmenting(false)?;

@@ -111,16 +111,16 @@ fn both_paths_are_confirmed_and_carry_full_packets() {
     assert!((1388..=1404).contains(&far[1]), "{far:?}");
 }
 
-/// RFC 8899 §4.3. Chunks that were sent keep their size, so their packets may be fragmented. (Routers fragment IPv4 packets only.)
-#[test]
-fn data_flows_again_after_both_paths_have_become_smaller() {
+/// RFC 8899 §4.3. Chunks that were sent keep their size, so their packets are fragmented: IPv4 packets by routers, IPv6 packets by the
+/// sender.
+fn shrink_both_paths(test: &str, family: Family, udp_port: u16) {
     const BYTES: u64 = 8_000_000;
-    let Some(net) = TwoCables::new("data_flows_again_after_both_paths_have_become_smaller") else {
+    let Some(net) = TwoCables::new(test) else {
         return;
     };
-    let mut near = WireEnd::open(&net.near, 1, Family::V4, UDP_PORT, |_| {});
-    let mut far = WireEnd::open(&net.far, 2, Family::V4, UDP_PORT, |_| {});
-    near.call(Family::V4, 2);
+    let mut near = WireEnd::open(&net.near, 1, family, udp_port, |_| {});
+    let mut far = WireEnd::open(&net.far, 2, family, udp_port, |_| {});
+    near.call(family, 2);
     run("both paths are searched", &mut [&mut near, &mut far], |ends| {
         searched(ends[0]).is_some_and(|sizes| sizes == [1500, 1500])
     });
@@ -139,6 +139,14 @@ fn data_flows_again_after_both_paths_have_become_smaller() {
     let found: Vec<_> = paths.map(|mtu| (mtu.black_holes(), mtu.confirmed())).collect();
     let is_found = |(holes, size): &(u64, u32)| *holes > 0 && *size <= 1400;
     assert!(found.iter().any(is_found), "{found:?}");
+}
+
+#[test]
+fn data_flows_again_after_both_paths_have_become_smaller() {
+    let test = "data_flows_again_after_both_paths_have_become_smaller";
+    shrink_both_paths(test, Family::V4, UDP_PORT);
+    shrink_both_paths(test, Family::V6, UDP_PORT);
+    shrink_both_paths(test, Family::V6, 0);
 }
 
 /// What followed when the first path was cut in the middle of a transfer.

@@ -24,6 +24,17 @@ pub enum RetransmissionPolicy {
     FastSame,
 }
 
+/// When the congestion window of an idle destination halves. Each RTO without new data halves it once, but not below the floor of the slow
+/// start threshold ([`SctpConfig::threshold_floor`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdleDecay {
+    /// When the next new data is sent, if nothing is in flight. The slow start threshold becomes the old window (RFC 9260 §7.2.1).
+    BeforeUse,
+    /// By a timer, which new data starts again and a retransmission timeout stops. Other data may be in flight, and the slow start threshold
+    /// stays, as in ns-2 and RFC 2960 §7.2.1. So a timeout finds a small window on an idle path, and leaves a low threshold.
+    ByTimer,
+}
+
 /// Configuration of an endpoint and its associations. Windows and buffers are in bytes of DATA chunks with their headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SctpConfig {
@@ -85,8 +96,8 @@ pub struct SctpConfig {
     pub heartbeat_interval: Option<Duration>,
     /// Heartbeats that find failures fast. `None`: only timeouts find them.
     pub watch: Option<HeartbeatWatch>,
-    /// The congestion window of an idle destination halves once in each RTO (RFC 9260 §7.2.1).
-    pub decays_when_idle: bool,
+    /// How the congestion window of an idle destination decays.
+    pub idle_decay: IdleDecay,
     /// Destination of retransmissions.
     pub retransmission: RetransmissionPolicy,
     /// Destination of new data when destinations fail.
@@ -150,7 +161,7 @@ impl Default for SctpConfig {
             sack_every: 2,
             heartbeat_interval: Some(Duration::from_secs(30)),
             watch: None,
-            decays_when_idle: true,
+            idle_decay: IdleDecay::BeforeUse,
             retransmission: RetransmissionPolicy::FastSame,
             failover: FailoverPolicy::Temporary {
                 dormant: DormantAction::LastDest,
@@ -175,7 +186,7 @@ impl SctpConfig {
             has_multiple_fast_retransmit: true,
             counts_marked: true,
             holds_new_after_timeout: true,
-            decays_when_idle: false,
+            idle_decay: IdleDecay::ByTimer,
             retransmission: RetransmissionPolicy::FastSame,
             failover: FailoverPolicy::Temporary {
                 dormant: DormantAction::Hop,

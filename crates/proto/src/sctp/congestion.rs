@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use super::config::SctpConfig;
+use super::config::{IdleDecay, SctpConfig};
 use crate::Instant;
 
 /// Congestion window (cwnd), slow start threshold (ssthresh) and bytes in flight of one destination. All are in bytes.
@@ -26,8 +26,16 @@ pub struct PathWindow {
     /// Most bytes that one acknowledgement adds in slow start.
     step: u32,
     floor: u32,
-    /// When data was sent last. `None`: the window does not decay.
-    used_at: Option<Instant>,
+    idle: IdleClock,
+}
+
+/// The time from which a destination counts as idle.
+#[derive(Clone, Copy, Debug)]
+enum IdleClock {
+    /// [`IdleDecay::BeforeUse`]: new data was sent last at this time.
+    BeforeUse(Instant),
+    /// [`IdleDecay::ByTimer`]: the window halves next at this time. `None`: no new data was sent since the last timeout.
+    ByTimer(Option<Instant>),
 }
 
 impl PathWindow {
@@ -41,7 +49,10 @@ impl PathWindow {
             mtu: config.full_packet(),
             step: config.slow_start_limit * config.full_packet(),
             floor: config.threshold_floor * config.full_packet(),
-            used_at: config.decays_when_idle.then_some(now),
+            idle: match config.idle_decay {
+                IdleDecay::BeforeUse => IdleClock::BeforeUse(now),
+                IdleDecay::ByTimer => IdleClock::ByTimer(None),
+            },
         }
     }
 
@@ -65,19 +76,39 @@ impl PathWindow {
         self.flight < self.window
     }
 
-    /// New data is about to be sent. Each RTO without data halves the window, but not below the floor of the slow start threshold. Then
-    /// slow start leads back to the old window (§7.2.1).
+    /// New data is about to be sent. The window decays if the destination was idle.
     pub fn on_use(&mut self, now: Instant, rto: Duration) {
-        if let Some(used_at) = &mut self.used_at {
-            let mut idle = now.since(*used_at);
-            if self.flight == 0 && idle > rto && self.window > self.floor {
-                self.threshold = self.window;
+        self.decay(now, rto);
+        self.idle = match self.idle {
+            IdleClock::BeforeUse(used_at) => {
+                self.decay_before_use(now.since(used_at), rto);
+                IdleClock::BeforeUse(now)
             }
-            while self.flight == 0 && idle > rto && self.window > self.floor {
+            IdleClock::ByTimer(_) => IdleClock::ByTimer(Some(now + rto)),
+        };
+    }
+
+    /// Each RTO without data halves the window, but not below the floor of the slow start threshold. Then slow start leads back to the old
+    /// window (§7.2.1).
+    fn decay_before_use(&mut self, mut idle: Duration, rto: Duration) {
+        if self.flight == 0 && idle > rto && self.window > self.floor {
+            self.threshold = self.window;
+        }
+        while self.flight == 0 && idle > rto && self.window > self.floor {
+            self.window = (self.window / 2).max(self.floor);
+            idle -= rto;
+        }
+    }
+
+    /// With [`IdleDecay::ByTimer`]: the timer has run out as often as the time that has passed says. Call this before all other changes.
+    pub fn decay(&mut self, now: Instant, rto: Duration) {
+        while let IdleClock::ByTimer(Some(at)) = self.idle
+            && at <= now
+        {
+            if self.window > self.floor {
                 self.window = (self.window / 2).max(self.floor);
-                idle -= rto;
             }
-            *used_at = now;
+            self.idle = IdleClock::ByTimer(Some(at + rto));
         }
     }
 
@@ -128,6 +159,9 @@ impl PathWindow {
         self.threshold = (self.window / 2).max(self.floor);
         self.window = self.mtu;
         self.partial = 0;
+        if let IdleClock::ByTimer(halves_at) = &mut self.idle {
+            *halves_at = None;
+        }
     }
 }
 
@@ -196,6 +230,38 @@ mod tests {
         assert_eq!((path.window(), path.threshold()), (1468, 5000));
         path.on_timeout();
         assert_eq!((path.window(), path.threshold()), (1468, 2936));
+    }
+
+    /// The timer halves the window also while data is in flight, leaves the threshold, and does not run after a timeout.
+    #[test]
+    fn a_timer_halves_the_window_once_per_rto_without_new_data() {
+        let config = SctpConfig {
+            initial_window: 40_000,
+            initial_threshold: Some(9000),
+            threshold_floor: 2,
+            idle_decay: IdleDecay::ByTimer,
+            ..SctpConfig::default()
+        };
+        let (mut path, rto) = (PathWindow::new(&config, 0, Instant::ZERO), Duration::from_secs(1));
+        path.decay(Instant::ZERO + rto * 9, rto);
+        assert_eq!(path.window(), 40_000, "nothing was sent yet");
+        let sent = Instant::ZERO + rto * 10;
+        path.on_use(sent, rto);
+        path.on_sent(1468);
+        path.decay(sent + rto / 2, rto);
+        assert_eq!(path.window(), 40_000);
+        path.decay(sent + rto, rto);
+        path.decay(sent + rto * 2, rto);
+        assert_eq!((path.window(), path.threshold()), (10_000, 9000));
+        path.on_timeout();
+        assert_eq!((path.window(), path.threshold()), (1468, 5000));
+        path.on_acked(30_000, 30_000);
+        let window = path.window();
+        path.decay(sent + rto * 50, rto);
+        assert_eq!(path.window(), window);
+        path.on_use(sent + rto * 50, rto);
+        path.decay(sent + rto * 100, rto);
+        assert_eq!(path.window(), 2936);
     }
 
     #[test]

@@ -294,6 +294,11 @@ impl Destination {
         self.timer = None;
     }
 
+    /// The congestion window decays if the destination was idle.
+    pub(super) fn decay(&mut self, now: Instant) {
+        self.window.decay(now, self.rto.get());
+    }
+
     /// New data is sent to it.
     pub(super) fn on_use(&mut self, now: Instant) {
         self.window.on_use(now, self.rto.get());

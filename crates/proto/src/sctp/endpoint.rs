@@ -449,7 +449,7 @@ impl SctpEndpoint {
                 tag,
                 chunks: vec![chunk],
             },
-            may_fragment: false,
+            fragment_size: None,
         });
     }
 

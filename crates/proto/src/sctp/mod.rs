@@ -37,7 +37,7 @@ mod tests;
 
 pub use auth::CallKey;
 pub use cause::ErrorCause;
-pub use config::{InvalidSctp, RetransmissionPolicy, SctpConfig};
+pub use config::{IdleDecay, InvalidSctp, RetransmissionPolicy, SctpConfig};
 pub use congestion::PathWindow;
 pub use data::UserData;
 pub use destination::{Destination, DestinationCounts, PathId};

@@ -85,12 +85,13 @@ impl TwoCables {
         }
     }
 
-    /// From now on, IPv4 packets above 1400 bytes do not reach the far host, and nobody is told: a black hole (RFC 8899 §4.3). Packets that
+    /// From now on, packets above 1400 bytes do not reach the far host, and nobody is told: a black hole (RFC 8899 §4.3). IPv4 packets that
     /// may be fragmented do arrive, because a router would fragment them.
     pub fn swallow_large_packets(&self) {
         self.cut_batches_early();
         let rules = "table inet hole { chain in { type filter hook prerouting priority -450\n\
                      ip frag-off & 0x4000 != 0 meta length > 1400 counter drop\n\
+                     meta protocol ip6 meta length > 1400 counter drop\n\
                      }\n}\n";
         self.far.run(|| nft(rules));
     }

@@ -52,6 +52,8 @@ pub(super) struct RequestHead {
     pub persists: bool,
     /// The request has an Idempotency-Key (draft-ietf-httpapi-idempotency-key-header §2).
     pub has_key: bool,
+    /// The client waits for `100 Continue` before it sends the body (RFC 9110 §10.1.1).
+    pub expects_continue: bool,
     /// The request is an HTTP/1.1 GET without range fields, so fields that ask for a range can be added (RFC 9110 §14.2).
     pub takes_range: bool,
     pub body: Option<Body>,
@@ -73,6 +75,7 @@ impl RequestHead {
                 .any(|header| header.name.eq_ignore_ascii_case(field))
         };
         let has_key = has("idempotency-key");
+        let expects = request.version == Some(1) && has("expect");
         let is_whole = request.version == Some(1) && !has("range") && !has("if-range");
         let fields = Fields::read(request.headers, request.version == Some(1))?;
         let body = match fields.length {
@@ -85,6 +88,7 @@ impl RequestHead {
             method,
             persists: fields.persists,
             has_key,
+            expects_continue: expects && body.is_some(),
             takes_range: method == Method::Get && is_whole,
             body,
         })

@@ -19,6 +19,8 @@ mod resume;
 mod resumer;
 mod rules;
 mod section;
+mod stage;
+mod staged;
 #[cfg(test)]
 mod tests;
 mod tracker;
@@ -33,6 +35,8 @@ pub use resume::{BodyPrefix, Feed, HttpResume, PendingRequest, ReplyPrefix};
 pub use resumer::{HttpResumer, RequestRefusal};
 pub use rules::{Reexecute, Rules};
 pub use section::HttpFault;
+pub use stage::{ReplyStage, StageAction, StageRules};
+pub use staged::StagedPoint;
 pub use tracker::{Switched, Tracker};
 
 /// Maximum length in bytes of a header section or chunked trailer. A longer one makes the connection unprotected. Common servers

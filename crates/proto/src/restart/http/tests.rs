@@ -5,6 +5,7 @@ mod cuts;
 mod last_replies;
 mod rests;
 mod resumers;
+mod stages;
 mod trackers;
 mod writes;
 

@@ -87,6 +87,7 @@ impl Association {
                 let (arrived, lost) = change.counts;
                 destination.quality.data.add(arrived + lost, lost);
             }
+            destination.decay(now);
             let flight_before = destination.window.flight() + change.marked_before;
             // The same SACK may mark chunks that the receiver has dropped. Then `landed` counts these chunks, too.
             destination.window.on_sent(change.dropped);

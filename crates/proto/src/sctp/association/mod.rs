@@ -49,9 +49,9 @@ pub struct SctpTransmit {
     pub to: IpAddr,
     /// The packet.
     pub packet: SctpPacket,
-    /// The packet may be larger than the path's MTU, because its chunks were made before the path became smaller. The network may
-    /// fragment it.
-    pub may_fragment: bool,
+    /// If this is not `None`, the IP packet has to be fragmented, into fragments of at most this many bytes: its chunks were made before the
+    /// path became smaller.
+    pub fragment_size: Option<u32>,
 }
 
 /// Why an association ended.

@@ -85,7 +85,7 @@ impl Association {
                 tag,
                 chunks,
             },
-            may_fragment: false,
+            fragment_size: None,
         }
     }
 
@@ -117,7 +117,7 @@ impl Association {
         let mut path = self.heard_on;
         let size = self.config.room(self.paths.packet_size());
         self.sender.set_fragment(size - DATA_HEADER);
-        let mut may_fragment = false;
+        let mut fragment_size = None;
         let chosen = if self.state.sends_data() {
             self.data_path()
         } else {
@@ -144,8 +144,9 @@ impl Association {
                     let larger = self.config.packet_room() - size;
                     room += larger;
                     self.fill_marked(now, to, &mut room, &mut chunks);
-                    let of_path = self.config.room(self.paths.get(to).mtu().confirmed());
-                    may_fragment = size + larger - room > of_path;
+                    let of_path = self.paths.get(to).mtu().confirmed();
+                    let is_larger = size + larger - room > self.config.room(of_path);
+                    fragment_size = is_larger.then_some(of_path);
                 }
             } else {
                 self.fill_new(now, to, &mut room, &mut chunks);
@@ -160,7 +161,7 @@ impl Association {
         }
         let packet = self.packet(path, chunks);
         Some(SctpTransmit {
-            may_fragment,
+            fragment_size,
             ..packet
         })
     }

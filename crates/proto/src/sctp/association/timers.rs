@@ -63,7 +63,7 @@ impl Association {
         // A window probe that is answered proves that the peer lives (RFC 9260 §6.1 A).
         let is_answered_probe = self.sender.is_probing() && self.was_acknowledged;
         self.was_acknowledged = false;
-        self.mark_all(path);
+        self.mark_all(now, path);
         self.waits_for_sack = true;
         let destination = self.paths.get_mut(path);
         destination.counts.timeouts += 1;
@@ -78,9 +78,10 @@ impl Association {
     }
 
     /// All chunks in flight to `path` are to be retransmitted.
-    fn mark_all(&mut self, path: PathId) {
+    fn mark_all(&mut self, now: Instant, path: PathId) {
         self.sender.on_timeout(path);
         let destination = self.paths.get_mut(path);
+        destination.decay(now);
         destination.stop_timer();
         destination.is_measuring = false;
         let flight = destination.window.flight();
@@ -93,7 +94,7 @@ impl Association {
     fn on_silent_path(&mut self, now: Instant, path: PathId) {
         self.paths.get_mut(path).restart_watch(now);
         if self.paths.has_other(path) {
-            self.mark_all(path);
+            self.mark_all(now, path);
             self.on_silence(now, path);
         }
     }

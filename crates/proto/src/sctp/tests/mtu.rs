@@ -21,6 +21,12 @@ fn ip_bytes(leaving: &LeavingPacket<'_>) -> usize {
     leaving.packet.wire_bytes() + 20
 }
 
+/// Whether a path passes the packet that carries no IP packet above `most` bytes, and whose routers do not fragment (IPv6).
+fn passes(leaving: &LeavingPacket<'_>, most: u32) -> bool {
+    let whole = u32::try_from(ip_bytes(leaving)).expect("a packet");
+    leaving.fragment_size.unwrap_or(whole) <= most
+}
+
 fn sizes(net: &mut TestNet, end: usize) -> Vec<u32> {
     let paths = net.at(end).destinations().iter();
     paths.map(|path| path.mtu().confirmed()).collect()
@@ -78,12 +84,60 @@ fn a_path_that_becomes_smaller_is_a_black_hole_for_a_moment() {
     net.call(0);
     net.run(Duration::from_secs(5));
     assert_eq!(sizes(&mut net, 0), [1500]);
-    net.lose(|leaving| ip_bytes(leaving) > 1400 && !leaving.may_fragment);
+    net.lose(|leaving| !passes(leaving, 1400));
     net.send(0, message(1, 30_000));
     net.run(Duration::from_secs(60));
     assert_eq!(net.received[1], [message(1, 30_000)]);
     assert_eq!(net.at(0).destinations()[0].mtu().black_holes(), 1);
     assert!((1388..=1400).contains(&sizes(&mut net, 0)[0]));
+}
+
+/// A transfer over paths that become smaller at `at`, to `least` bytes. The limits do not count as ICMP messages.
+fn transfer_over_smaller_paths(config: SctpConfig, at: Duration, least: [u32; 2]) {
+    const MESSAGES: usize = 40;
+    let mut net = TestNet::new(config);
+    net.call(0);
+    net.run(Duration::from_secs(20));
+    assert_eq!(sizes(&mut net, 0), [1500, 1500]);
+    let from = net.now + at;
+    net.lose(move |leaving| leaving.at >= from && !passes(leaving, least[leaving.path]));
+    // Each end sends, so SACKs share packets with data.
+    for _ in 0..MESSAGES {
+        net.send(0, message(1, 3000));
+        net.send(1, message(2, 3000));
+    }
+    let mut whole = 0;
+    for _ in 0..120 {
+        whole = net.received.iter().map(Vec::len).sum();
+        if whole == 2 * MESSAGES {
+            break;
+        }
+        net.run(Duration::from_secs(1));
+    }
+    let counts = net.at(0).destinations().iter().map(|path| path.counts());
+    let counts: Vec<_> = counts.collect();
+    assert_eq!(
+        whole,
+        2 * MESSAGES,
+        "{at:?} {least:?} {counts:?} {:?}",
+        sizes(&mut net, 0)
+    );
+}
+
+/// RFC 8899 §4.3, RFC 9260 §6.9: chunks that have a TSN cannot be cut again, so their IP packets are fragmented.
+#[test]
+fn data_in_flight_arrives_though_all_paths_become_smaller() {
+    let wire = SctpConfig {
+        path_mtu: 1500,
+        ..SctpConfig::wire(20)
+    };
+    for config in [searching(), wire] {
+        for at in (0..400).step_by(16) {
+            for least in [[1280, 1280], [1400, 1280], [1300, 1499]] {
+                transfer_over_smaller_paths(config, millis(at), least);
+            }
+        }
+    }
 }
 
 fn watching() -> SctpConfig {

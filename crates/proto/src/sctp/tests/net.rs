@@ -26,7 +26,7 @@ pub struct LeavingPacket<'a> {
     pub path: usize,
     pub at: Instant,
     pub packet: &'a SctpPacket,
-    pub may_fragment: bool,
+    pub fragment_size: Option<u32>,
 }
 
 /// Delays after which copies of a packet arrive. An empty list: the packet is lost.
@@ -199,7 +199,7 @@ impl TestNet {
         let SctpTransmit {
             to,
             packet,
-            may_fragment,
+            fragment_size,
         } = transmit;
         let path = path_of(to);
         self.log.push((self.now, end, path, packet.clone()));
@@ -208,7 +208,7 @@ impl TestNet {
             path,
             at,
             packet: &packet,
-            may_fragment,
+            fragment_size,
         };
         for delay in (self.fate)(&leaving) {
             self.sent += 1;
