@@ -4,6 +4,7 @@ pub mod arbiter;
 mod bounded;
 pub mod command;
 pub mod config;
+pub mod connect;
 pub mod control;
 pub mod daemon;
 pub mod edge;

@@ -128,6 +128,14 @@ pub fn progress(connection: &OwnedFd) -> Result<ApplicationProgress, ProgressErr
     Err(ProgressError::Restless)
 }
 
+/// Number of segments that the socket's TCP has sent again.
+///
+/// # Errors
+/// The kernel's error.
+pub fn retransmissions(connection: &OwnedFd) -> io::Result<u32> {
+    Ok(tcp_info(connection)?.tcpi_total_retrans)
+}
+
 /// States of a socket, as in the kernel's tcp_states.h.
 const ESTABLISHED: u8 = 1;
 const CLOSE_WAIT: u8 = 8;

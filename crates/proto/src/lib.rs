@@ -35,6 +35,7 @@ pub mod role;
 pub mod sctp;
 pub mod seq;
 pub mod service;
+pub mod session;
 pub mod spill;
 pub mod standing;
 pub mod state_sync;

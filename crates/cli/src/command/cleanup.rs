@@ -90,6 +90,7 @@ fn clean_up_after(node: &LocalNode) -> Result<Option<String>, CommandError> {
 fn remove(node: &LocalNode) -> anyhow::Result<()> {
     crate::edge::leave_nothing(&node.name, &node.state_dir)?;
     crate::tunnel::leave_nothing(&node.state_dir).context("removing the tunnel's mark")?;
+    crate::connect::leave_nothing(&node.state_dir).context("removing the proxy's mark")?;
     keepers::end_all(&node.state_dir)?;
     let journal = network::journal(&node.state_dir);
     let interfaces = interfaces(node, &journal)?;

@@ -70,7 +70,18 @@ pub(super) enum Command {
     /// One end opens connections (`--listen`, `--to`), the other one serves them (`--forward`). All connections share one SCTP association
     /// over all paths, so a cut path costs no connection. Without a key, only loopback addresses are allowed.
     Tunnel(TunnelOptions),
-    /// Check the configuration of a node, an edge or a tunnel against this machine and its network, and change nothing
+    /// Carry client programs' connections as sessions that move between servers, until SIGTERM or SIGINT
+    ///
+    /// Runs on the clients' host, before servers that run `steadfast accept`. A session moves when the service's policy says so, when the
+    /// server asks for it, when the server fails (with transfer `eager` or `client`), or by `steadfast migrate SERVICE --to SERVER --node
+    /// NAME`. If no server speaks the protocol, connections are plain TCP. See docs/connect.md.
+    Connect(SessionOptions),
+    /// Accept sessions of `steadfast connect` beside the application, until SIGTERM or SIGINT
+    ///
+    /// Connects to the application for each session, and serves the socket at which the application exports and imports its state
+    /// (libsteadfast).
+    Accept(SessionOptions),
+    /// Check the configuration of a node, an edge, a tunnel or a proxy against this machine and its network, and change nothing
     CheckConfig {
         #[command(flatten)]
         config: ConfigFile,
@@ -241,6 +252,17 @@ pub(super) struct TunnelOptions {
     /// Milliseconds between heartbeats that find failures fast
     #[arg(long, value_name = "MS")]
     pub watch_ms: Option<u64>,
+    /// How to write the log, to stderr; STEADFAST_LOG sets its level (error, warn, info, debug, trace)
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+/// Options of a proxy, or of a server's half.
+#[derive(Args, Debug)]
+pub(super) struct SessionOptions {
+    /// The configuration
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
     /// How to write the log, to stderr; STEADFAST_LOG sets its level (error, warn, info, debug, trace)
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,

@@ -33,15 +33,10 @@ struct MigrationOutcome {
 pub(super) fn migrate(wish: MigrateOptions) -> Result<(), CommandError> {
     let state_dir = choose(&wish.node)?;
     let within = Duration::from_secs(wish.within);
-    let status = control::status(&state_dir).map_err(no_answer)?;
-    let before = &service_named(&status, &wish.service)?.migrations;
-    if status.peer.name != wish.to {
-        let why = format!(
-            "the other node of {} is {}, not {}",
-            wish.service, status.peer.name, wish.to
-        );
-        return Err(CommandError::Use(why));
+    if !crate::connect::is_proxy(&state_dir) {
+        check_peer(&state_dir, &wish)?;
     }
+    let before = &migrations(&state_dir, &wish.service)?;
     if before.pending > 0 {
         let why = anyhow!(
             "{} connections are on their way already; wait for them",
@@ -85,6 +80,20 @@ pub(super) fn migrate(wish: MigrateOptions) -> Result<(), CommandError> {
     Err(CommandError::Failed(anyhow!("{stayed} connections stayed here")))
 }
 
+/// Checks that the order names the other node of the pair.
+fn check_peer(state_dir: &Path, wish: &MigrateOptions) -> Result<(), CommandError> {
+    let status = control::status(state_dir).map_err(no_answer)?;
+    service_named(&status, &wish.service)?;
+    if status.peer.name == wish.to {
+        return Ok(());
+    }
+    let why = format!(
+        "the other node of {} is {}, not {}",
+        wish.service, status.peer.name, wish.to
+    );
+    Err(CommandError::Use(why))
+}
+
 /// Waits until no connection is on its way any more.
 fn wait(
     state_dir: &Path,
@@ -114,6 +123,13 @@ fn wait(
 }
 
 fn migrations(state_dir: &Path, name: &str) -> Result<MigrationStatus, CommandError> {
+    if crate::connect::is_proxy(state_dir) {
+        let status = control::connect_status(state_dir).map_err(no_answer)?;
+        let mut services = status.services.into_iter();
+        let service = services.find(|service| service.name == name);
+        let missing = || CommandError::Use(format!("proxy {} has no service {name}", status.name));
+        return Ok(service.ok_or_else(missing)?.migrations);
+    }
     let status = control::status(state_dir).map_err(no_answer)?;
     Ok(service_named(&status, name)?.migrations.clone())
 }

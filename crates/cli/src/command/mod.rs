@@ -3,6 +3,7 @@
 mod check;
 mod cleanup;
 mod cli;
+mod connect;
 mod edge;
 mod entry;
 mod error;
@@ -58,6 +59,8 @@ pub fn main(program: &Program) -> ExitCode {
             log_format,
         } => edge::run(&config, log_format),
         Command::Tunnel(options) => tunnel::run(options),
+        Command::Connect(options) => connect::connect(&options),
+        Command::Accept(options) => connect::accept(&options),
         // `--without-peer` changes nothing for an edge or a tunnel, because neither check asks a peer. `--in-place` changes nothing either:
         // the program that replaces an edge in place makes this same check, and a tunnel is not replaced in place.
         Command::CheckConfig { config, .. } if EdgeSettings::is_in(&config.config) => {
@@ -65,6 +68,9 @@ pub fn main(program: &Program) -> ExitCode {
         }
         Command::CheckConfig { config, .. } if TunnelFile::is_in(&config.config) => {
             tunnel::check(&config.config)
+        }
+        Command::CheckConfig { config, .. } if connect::is_in(&config.config) => {
+            connect::check(&config.config)
         }
         Command::CheckConfig {
             config,

@@ -7,6 +7,7 @@ use super::cli::NodeOption;
 use super::error::CommandError;
 use crate::config::STATE_ROOT;
 use crate::config::{Config, EdgeSettings};
+use crate::connect::ConnectSettings;
 use crate::tunnel::TunnelFile;
 
 /// A node of this machine.
@@ -41,6 +42,11 @@ impl NodeOption {
                 let contents = TunnelFile::read(file).map_err(CommandError::Use)?;
                 let told = |error: String| CommandError::Use(format!("{}: {error}", file.display()));
                 let (name, state_dir) = contents.place().map_err(told)?;
+                return Ok(LocalNode { name, state_dir });
+            }
+            if ConnectSettings::is_in(file) {
+                let ConnectSettings { name, state_dir, .. } =
+                    ConnectSettings::load(file).map_err(CommandError::Use)?;
                 return Ok(LocalNode { name, state_dir });
             }
             let node = Config::load(file)?.node;

@@ -41,6 +41,14 @@ pub(super) fn status(node: &NodeOption, json: bool) -> Result<(), CommandError> 
             super::tunnel::status_text(&status)
         });
     }
+    if crate::connect::is_proxy(&state_dir) {
+        let status = control::connect_status(&state_dir).map_err(no_answer)?;
+        return print(&if json {
+            to_json(&status)
+        } else {
+            super::connect::status_text(&status)
+        });
+    }
     let status = control::status(&state_dir).map_err(no_answer)?;
     let now_ns = linux::clock::now().as_nanos();
     print(&if json {

@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 
 use super::line::LineStream;
 use super::{
-    Connections, ControlRequest, EdgeStatus, NodeStatus, Order, Response, RestoredConnections, TunnelStatus,
-    socket,
+    ConnectStatus, Connections, ControlRequest, EdgeStatus, NodeStatus, Order, Response, RestoredConnections,
+    TunnelStatus, socket,
 };
 
 /// Timeout for the whole exchange. Longer than the node's own limit, so that the node's error arrives.
@@ -89,6 +89,14 @@ pub fn edge_status(state_dir: &Path) -> Result<EdgeStatus, ControlClientError> {
 /// If there is no such tunnel, or it does not answer properly.
 pub fn tunnel_status(state_dir: &Path) -> Result<TunnelStatus, ControlClientError> {
     ask(state_dir, ControlRequest::Tunnel)
+}
+
+/// Asks the proxy with this state directory for its status.
+///
+/// # Errors
+/// If there is no such proxy, or it does not answer properly.
+pub fn connect_status(state_dir: &Path) -> Result<ConnectStatus, ControlClientError> {
+    ask(state_dir, ControlRequest::Connect)
 }
 
 /// Gives an order to the node with this state directory. The node has begun to carry it out when this returns.

@@ -6,6 +6,7 @@
 
 mod chosen;
 mod client;
+mod connect;
 mod edge;
 mod line;
 #[cfg(test)]
@@ -28,7 +29,10 @@ use serde::{Deserialize, Serialize};
 use crate::config::NodeRole;
 
 pub use chosen::{ChosenClient, NoClientError};
-pub use client::{ControlClientError, connections, edge_status, order, restored, status, tunnel_status};
+pub use client::{
+    ControlClientError, connect_status, connections, edge_status, order, restored, status, tunnel_status,
+};
+pub use connect::{ConnectServiceStatus, ConnectStatus, SessionStatus};
 pub use edge::{CounterStatus, EdgeStatus, StringStatus};
 pub use server::{Asker, Call, CallReply, ControlServer, ControlServerError, ExportRequest};
 pub use tunnel::{TunnelAssociationStatus, TunnelPathStatus, TunnelServiceStatus, TunnelStatus};
@@ -52,6 +56,8 @@ enum ControlRequest {
     Edge,
     /// Asks for the [`TunnelStatus`].
     Tunnel,
+    /// Asks for the [`ConnectStatus`].
+    Connect,
     /// Gives the node an order.
     Order(Order),
 }

@@ -21,8 +21,8 @@ use tokio::sync::oneshot;
 
 use super::line::LineStream;
 use super::{
-    Connections, ControlRequest, EdgeStatus, NodeStatus, Order, Response, RestoredConnections, TunnelStatus,
-    socket,
+    ConnectStatus, Connections, ControlRequest, EdgeStatus, NodeStatus, Order, Response, RestoredConnections,
+    TunnelStatus, socket,
 };
 
 /// Timeout for a request and its answer on the socket.
@@ -59,6 +59,8 @@ pub enum Call {
     Edge(CallReply<EdgeStatus>),
     /// Asks for the status of a tunnel.
     Tunnel(CallReply<TunnelStatus>),
+    /// Asks for the status of a proxy.
+    Connect(CallReply<ConnectStatus>),
     /// Gives an order; an error says why it is refused.
     Order(Order, CallReply<Result<(), String>>),
     /// An application exports its state.
@@ -148,6 +150,14 @@ impl Asker {
     /// As [`status`](Self::status).
     pub fn tunnel(&self) -> Result<TunnelStatus, String> {
         self.ask(Call::Tunnel)
+    }
+
+    /// The status of a proxy.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status).
+    pub fn connect(&self) -> Result<ConnectStatus, String> {
+        self.ask(Call::Connect)
     }
 
     /// Exports an application's state. `None`: the node is stopping.
@@ -282,6 +292,7 @@ fn serve(stream: UnixStream, asker: &Asker) -> io::Result<()> {
         Ok(ControlRequest::Restored) => answer(asker.restored()),
         Ok(ControlRequest::Edge) => answer(asker.edge()),
         Ok(ControlRequest::Tunnel) => answer(asker.tunnel()),
+        Ok(ControlRequest::Connect) => answer(asker.connect()),
         Ok(ControlRequest::Order(order)) => answer(asker.order(order)),
         Err(error) => to_line(&Response::<()>::Error(format!("not a request: {error}"))),
     };
@@ -327,7 +338,7 @@ mod tests {
                 connections: Vec::new(),
             }),
             Call::Order(_, reply) => reply.send(Ok(())),
-            Call::Edge(_) | Call::Tunnel(_) | Call::Export(..) | Call::HasMoved(..) => {}
+            Call::Edge(_) | Call::Tunnel(_) | Call::Connect(_) | Call::Export(..) | Call::HasMoved(..) => {}
         };
         Asker {
             calls,

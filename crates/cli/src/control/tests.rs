@@ -45,7 +45,11 @@ fn with_node(work: impl FnOnce(&Path)) {
                 Call::Status(reply) => reply.send(a_status()),
                 Call::Connections(reply) => reply.send(some_connections()),
                 Call::Restored(reply) => reply.send(some_restored()),
-                Call::Edge(_) | Call::Tunnel(_) | Call::Export(..) | Call::HasMoved(..) => {}
+                Call::Edge(_)
+                | Call::Tunnel(_)
+                | Call::Connect(_)
+                | Call::Export(..)
+                | Call::HasMoved(..) => {}
                 Call::Order(Order::Handover { service }, reply) => {
                     reply.send(Err(format!("service {service} cannot be handed over")));
                 }

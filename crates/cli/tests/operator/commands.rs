@@ -526,7 +526,11 @@ fn a_running_node_is_shown() {
                     connections: Vec::new(),
                 }),
                 Call::Order(_, reply) => reply.send(Err("not now".to_owned())),
-                Call::Edge(_) | Call::Tunnel(_) | Call::Export(..) | Call::HasMoved(..) => {}
+                Call::Edge(_)
+                | Call::Tunnel(_)
+                | Call::Connect(_)
+                | Call::Export(..)
+                | Call::HasMoved(..) => {}
             }
         }
     });

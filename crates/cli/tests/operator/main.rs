@@ -2,6 +2,7 @@
 
 mod application;
 mod commands;
+mod connect;
 mod daemon;
 mod edge;
 mod failure;

@@ -155,6 +155,24 @@ impl SnapshotTracker {
         is_known.then_some(SnapshotStanding::Waits)
     }
 
+    /// Number of the restart point. 0: the connection's start.
+    pub fn number(&self) -> u64 {
+        self.point.as_ref().map_or(0, |point| point.number)
+    }
+
+    /// Completes a snapshot that came without its state.
+    pub fn give_state(&mut self, number: u64, state: Arc<[u8]>) {
+        let mut snapshots = self.point.iter_mut().chain(&mut self.waiting);
+        if let Some(snapshot) = snapshots.find(|snapshot| snapshot.number == number) {
+            snapshot.state = state;
+        }
+    }
+
+    /// Forgets the snapshots that wait for output.
+    pub fn forget_waiting(&mut self) {
+        self.waiting.clear();
+    }
+
     /// End of the input that the restart point covers.
     pub fn restart_input(&self) -> Offset {
         self.point.as_ref().map_or(self.begin, |point| point.input)

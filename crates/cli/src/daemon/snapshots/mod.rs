@@ -8,7 +8,7 @@
 //! One thread serves all applications. A request brings the descriptor of its connection. So an application can name only connections that
 //! it has, whoever it runs as, and this thread reads from the kernel how far the application has used the connection.
 
-mod request;
+pub(crate) mod request;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -108,7 +108,7 @@ pub fn serve(
 }
 
 /// Opens the socket for every user: the descriptor in a request shows the right to make it. Replaces the socket of a dead agent.
-fn open(path: &Path) -> io::Result<UnixListener> {
+pub(crate) fn open(path: &Path) -> io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }

@@ -20,14 +20,14 @@ const MAGIC: u32 = 0x3153_4653;
 const HEAD: usize = 16;
 
 /// A request without its state.
-pub(super) struct RequestAndConnection {
+pub(crate) struct RequestAndConnection {
     bytes: [u8; HEAD],
     connection: Option<OwnedFd>,
 }
 
 /// What an application asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Operation {
+pub(crate) enum Operation {
     Export { waits: bool },
     Import,
 }
@@ -35,7 +35,7 @@ pub(super) enum Operation {
 /// Whether a request was carried out, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(super) enum Status {
+pub(crate) enum Status {
     Done = 0,
     /// The connection has moved to another node.
     Moved = 1,
@@ -54,7 +54,7 @@ pub(super) enum Status {
 }
 
 /// The answer to a request.
-pub(super) struct Answer {
+pub(crate) struct Answer {
     pub status: Status,
     /// An export is kept by the backup; an import has found a state.
     flag: bool,
@@ -96,7 +96,7 @@ impl Answer {
 }
 
 /// Waits for the next request. `None`: the application has disconnected.
-pub(super) async fn read_head(stream: &UnixStream) -> io::Result<Option<RequestAndConnection>> {
+pub(crate) async fn read_head(stream: &UnixStream) -> io::Result<Option<RequestAndConnection>> {
     let mut head = RequestAndConnection {
         bytes: [0; HEAD],
         connection: None,
@@ -121,7 +121,7 @@ pub(super) async fn read_head(stream: &UnixStream) -> io::Result<Option<RequestA
 }
 
 /// Sends an answer.
-pub(super) async fn write(stream: &mut UnixStream, answer: Answer) -> io::Result<()> {
+pub(crate) async fn write(stream: &mut UnixStream, answer: Answer) -> io::Result<()> {
     let mut bytes = Vec::with_capacity(HEAD + answer.state.len());
     bytes.extend((answer.status as u32).to_ne_bytes());
     bytes.extend(u32::from(answer.flag).to_ne_bytes());

@@ -1,0 +1,578 @@
+//! The proxy on a client's host: `steadfast connect` (docs/connect.md).
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::rc::Rc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use proto::Instant;
+use proto::session::ClientPhase;
+use proto::session::client::{ClientAction, ClientSession, SessionReport};
+use proto::session::frame::{ClientFrame, CooperatingServer};
+use socket2::SockRef;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::link::{LinkFrame, LinkWriter, OpenLink};
+use super::pool::SpareLinks;
+use super::program::{ProgramCommand, ProgramEvent, carry, join};
+use super::settings::{ConnectService, ConnectSettings};
+use super::watch::SessionWatch;
+use crate::control::{
+    Call, ChosenClient, ConnectServiceStatus, ConnectStatus, MigrationStatus, Order, SessionStatus,
+};
+
+/// Time between two looks at the sessions' timers.
+const TICK: Duration = Duration::from_millis(5);
+/// Time for a plain connection.
+const PLAIN_MAX: Duration = Duration::from_secs(10);
+/// Number of reasons that are kept for the operator.
+const REASONS_MAX: usize = 16;
+
+/// A session and what belongs to it on this host.
+struct ProxySession {
+    machine: ClientSession,
+    service: usize,
+    client: SocketAddr,
+    program: UnboundedSender<ProgramCommand>,
+    wake: Rc<Notify>,
+    watch: SessionWatch,
+    /// The operator wants it to be at this server, until this time.
+    ordered: Option<(String, Instant)>,
+}
+
+/// A link, and a descriptor of its socket for TCP's counters.
+struct ProxyLink {
+    session: u64,
+    sender: UnboundedSender<LinkCommand>,
+    socket: Option<OwnedFd>,
+}
+
+enum LinkCommand {
+    Send(ClientFrame),
+    Close,
+}
+
+/// What has happened to the sessions of a service.
+#[derive(Default)]
+struct ServiceCounts {
+    opened: u64,
+    plain: u64,
+    refused: u64,
+    lost: u64,
+    moved: u64,
+    stayed: u64,
+    reasons: VecDeque<(SocketAddr, String)>,
+}
+
+struct SessionProxy {
+    settings: ConnectSettings,
+    pool: SpareLinks,
+    sessions: BTreeMap<u64, ProxySession>,
+    next_session: u64,
+    links: BTreeMap<u64, ProxyLink>,
+    next_link: u64,
+    counts: Vec<ServiceCounts>,
+    /// The server that has opened the last session, for each service.
+    preferred: Vec<usize>,
+}
+
+type SharedProxy = Rc<RefCell<SessionProxy>>;
+
+/// Runs until `stop`.
+///
+/// # Errors
+/// The step of the start that failed.
+pub async fn run(
+    settings: ConnectSettings,
+    calls: Receiver<Call>,
+    called: Rc<Notify>,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    let mut listeners = Vec::new();
+    for service in &settings.services {
+        let listener = TcpListener::bind(service.listen).await;
+        listeners
+            .push(listener.with_context(|| format!("listening at {} for {}", service.listen, service.name))?);
+    }
+    let count = settings.services.len();
+    tracing::info!(
+        proxy = settings.name,
+        sealed = settings.key.is_some(),
+        services = count,
+        "ready"
+    );
+    let proxy = Rc::new(RefCell::new(SessionProxy {
+        pool: SpareLinks::new(settings.key),
+        sessions: BTreeMap::new(),
+        next_session: 0,
+        links: BTreeMap::new(),
+        next_link: 0,
+        counts: (0..count).map(|_| ServiceCounts::default()).collect(),
+        preferred: vec![0; count],
+        settings,
+    }));
+    for (service, listener) in listeners.into_iter().enumerate() {
+        tokio::task::spawn_local(accept(Rc::clone(&proxy), service, listener));
+    }
+    let answering = async {
+        loop {
+            while let Ok(call) = calls.try_recv() {
+                answer(&proxy, call);
+            }
+            called.notified().await;
+        }
+    };
+    tokio::select! {
+        () = tick(&proxy) => {}
+        () = answering => {}
+        () = stop => {}
+    }
+    Ok(())
+}
+
+async fn accept(proxy: SharedProxy, service: usize, listener: TcpListener) {
+    let servers = proxy.borrow().settings.services[service].servers.clone();
+    servers
+        .into_iter()
+        .for_each(|server| proxy.borrow().pool.fill(server));
+    loop {
+        match listener.accept().await {
+            Ok((stream, client)) => {
+                tokio::task::spawn_local(serve(Rc::clone(&proxy), service, stream, client));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a client program was not accepted");
+                tokio::time::sleep(TICK).await;
+            }
+        }
+    }
+}
+
+/// Serves one client program: by a session, or by a plain connection if no server speaks the protocol.
+async fn serve(proxy: SharedProxy, service: usize, stream: TcpStream, client: SocketAddr) {
+    let (config, pool, preferred) = {
+        let proxy = proxy.borrow();
+        (
+            proxy.settings.services[service].clone(),
+            proxy.pool.clone(),
+            proxy.preferred[service],
+        )
+    };
+    let count = config.servers.len();
+    for place in (0..count).map(|by| (preferred + by) % count) {
+        let server = config.servers[place];
+        match pool.take(server).await {
+            Ok(link) => {
+                proxy.borrow_mut().preferred[service] = place;
+                return carry_session(proxy, (service, &config), (stream, client), link).await;
+            }
+            Err(error) => {
+                tracing::info!(service = config.name, %server, error = format!("{error:#}"), "no session there");
+            }
+        }
+    }
+    let plain = match config.plain {
+        Some(plain) => tokio::time::timeout(PLAIN_MAX, TcpStream::connect(plain)).await,
+        None => Ok(Err(std::io::ErrorKind::ConnectionRefused.into())),
+    };
+    match plain {
+        Ok(Ok(server)) => {
+            proxy.borrow_mut().counts[service].plain += 1;
+            let _ = (stream.set_nodelay(true), server.set_nodelay(true));
+            if let Err(error) = join(stream, server).await {
+                tracing::debug!(%error, "a plain connection has failed");
+            }
+        }
+        Ok(Err(_)) | Err(_) => {
+            proxy.borrow_mut().counts[service].refused += 1;
+            tracing::warn!(service = config.name, %client, "a client program is refused: no server can be reached");
+            let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+        }
+    }
+}
+
+async fn carry_session(
+    proxy: SharedProxy,
+    (service, config): (usize, &ConnectService),
+    (stream, client): (TcpStream, SocketAddr),
+    link: OpenLink,
+) {
+    let now = linux::clock::now();
+    let (program, commands) = unbounded_channel();
+    let wake = Rc::new(Notify::new());
+    let id = {
+        let mut proxy = proxy.borrow_mut();
+        proxy.next_session += 1;
+        proxy.next_session
+    };
+    let number = add_link(&proxy, id, link);
+    {
+        let mut proxy = proxy.borrow_mut();
+        let patience = proxy.settings.patience;
+        let session = ProxySession {
+            machine: ClientSession::open(now, number, &config.name, config.transfer, patience),
+            service,
+            client,
+            program,
+            wake: Rc::clone(&wake),
+            watch: SessionWatch::new(now, config.policy, config.hysteresis),
+            ordered: None,
+        };
+        proxy.counts[service].opened += 1;
+        proxy.sessions.insert(id, session);
+    }
+    on_session(&proxy, id, |_| {});
+    let wants = || {
+        let proxy = proxy.borrow();
+        proxy
+            .sessions
+            .get(&id)
+            .is_none_or(|session| session.machine.wants_input())
+    };
+    let on = |event: ProgramEvent<'_>| {
+        let now = linux::clock::now();
+        on_session(&proxy, id, |session| match event {
+            ProgramEvent::Data(bytes) => {
+                session.watch.on_input(now);
+                session.machine.on_client_data(bytes);
+            }
+            ProgramEvent::End => session.machine.on_client_end(),
+            ProgramEvent::Took(count) => session.machine.on_client_took(count),
+            ProgramEvent::Gone => session.machine.on_client_reset(),
+        });
+    };
+    carry(stream, commands, wake, wants, on).await;
+}
+
+/// Serves a link of a session. Returns its number.
+fn add_link(proxy: &SharedProxy, session: u64, link: OpenLink) -> u64 {
+    let (mut reader, writer) = link.split();
+    let (sender, commands) = unbounded_channel();
+    let number = {
+        let mut proxy = proxy.borrow_mut();
+        proxy.next_link += 1;
+        let number = proxy.next_link;
+        let socket = writer.stream().as_fd().try_clone_to_owned().ok();
+        proxy.links.insert(
+            number,
+            ProxyLink {
+                session,
+                sender,
+                socket,
+            },
+        );
+        number
+    };
+    let closed = Rc::new(Notify::new());
+    tokio::task::spawn_local(write(writer, commands, Rc::clone(&closed)));
+    let proxy = Rc::clone(proxy);
+    tokio::task::spawn_local(async move {
+        loop {
+            let frame = tokio::select! {
+                frame = reader.read() => frame,
+                () = closed.notified() => break,
+            };
+            let Ok(LinkFrame::Server(frame)) = frame else {
+                break;
+            };
+            let now = linux::clock::now();
+            on_session(&proxy, session, |session| {
+                let before = session.machine.received();
+                session.machine.handle_frame(now, number, frame);
+                let count = session.machine.received().since(before);
+                if count > 0 && session.watch.on_output(now, usize::try_from(count).unwrap_or(0)) {
+                    let _ = session.machine.order_move(now, None); // it may be moving already
+                }
+            });
+        }
+        proxy.borrow_mut().links.remove(&number);
+        let now = linux::clock::now();
+        on_session(&proxy, session, |session| {
+            session.machine.on_link_lost(now, number)
+        });
+    });
+    number
+}
+
+async fn write(mut writer: LinkWriter, mut commands: UnboundedReceiver<LinkCommand>, closed: Rc<Notify>) {
+    while let Some(LinkCommand::Send(frame)) = commands.recv().await {
+        if writer.write(&LinkFrame::Client(frame)).await.is_err() {
+            break;
+        }
+    }
+    closed.notify_one();
+}
+
+/// Looks at the timers for ever.
+async fn tick(proxy: &SharedProxy) {
+    loop {
+        tokio::time::sleep(TICK).await;
+        let now = linux::clock::now();
+        let ids: Vec<_> = proxy.borrow().sessions.keys().copied().collect();
+        for id in ids {
+            let retransmissions = retransmissions(proxy, id);
+            let mut moves = None;
+            on_session(proxy, id, |session| {
+                if session.machine.poll_timeout().is_some_and(|due| due <= now) {
+                    session.machine.handle_timeout(now);
+                }
+                if session.watch.on_time(now, retransmissions) {
+                    let ordered = session.machine.order_move(now, None);
+                    session.watch.on_failure(now); // the next attempt waits, whatever becomes of this one
+                    moves = ordered.ok().map(|()| (session.service, session.client));
+                }
+                follow_order(session, now);
+            });
+            if let Some((service, client)) = moves {
+                move_group(proxy, (id, service), client, now);
+            }
+        }
+    }
+}
+
+/// The other sessions of the client's host move too, if the service says so.
+fn move_group(proxy: &SharedProxy, (first, service): (u64, usize), client: SocketAddr, now: Instant) {
+    if !proxy.borrow().settings.services[service].group {
+        return;
+    }
+    let is_of_group =
+        |session: &ProxySession| session.service == service && session.client.ip() == client.ip();
+    let others: Vec<_> = {
+        let proxy = proxy.borrow();
+        let others = proxy
+            .sessions
+            .iter()
+            .filter(|(id, session)| **id != first && is_of_group(session));
+        others.map(|(id, _)| *id).collect()
+    };
+    for id in others {
+        on_session(proxy, id, |session| drop(session.machine.order_move(now, None)));
+    }
+}
+
+fn retransmissions(proxy: &SharedProxy, id: u64) -> u32 {
+    let proxy = proxy.borrow();
+    let needs = proxy
+        .sessions
+        .get(&id)
+        .is_some_and(|session| session.watch.needs_retransmissions());
+    let mut of_session = proxy.links.values().filter(|link| needs && link.session == id);
+    let socket = of_session.next().and_then(|link| link.socket.as_ref());
+    socket
+        .and_then(|socket| linux::application::retransmissions(socket).ok())
+        .unwrap_or(0)
+}
+
+/// An order of the operator holds until the session is where it is to be, or the time is over.
+fn follow_order(session: &mut ProxySession, now: Instant) {
+    let Some((to, until)) = &session.ordered else {
+        return;
+    };
+    if session.machine.owner() == to || now >= *until {
+        session.ordered = None;
+    } else if session.machine.phase() == ClientPhase::Served {
+        let _ = session.machine.order_move(now, Some(to)); // it is tried again
+    }
+}
+
+/// Changes a session, and carries out what follows.
+fn on_session(proxy: &SharedProxy, id: u64, change: impl FnOnce(&mut ProxySession)) {
+    if let Some(session) = proxy.borrow_mut().sessions.get_mut(&id) {
+        change(session);
+    }
+    loop {
+        let next = {
+            let mut proxy = proxy.borrow_mut();
+            let Some(session) = proxy.sessions.get_mut(&id) else {
+                return;
+            };
+            session.wake.notify_one();
+            let next = session.machine.poll_action();
+            if next.is_none() && session.machine.phase() == ClientPhase::Over {
+                proxy.sessions.remove(&id);
+            }
+            next
+        };
+        match next {
+            Some(action) => carry_out(proxy, id, action),
+            None => return,
+        }
+    }
+}
+
+fn carry_out(shared: &SharedProxy, id: u64, action: ClientAction) {
+    let mut proxy = shared.borrow_mut();
+    let proxy = &mut *proxy;
+    let Some(session) = proxy.sessions.get_mut(&id) else {
+        return;
+    };
+    let to_link = |number: &u64, command| {
+        if let Some(link) = proxy.links.get(number) {
+            let _ = link.sender.send(command); // fails if the link is lost
+        }
+    };
+    let to_program = |command| drop(session.program.send(command)); // fails if the program has gone
+    match action {
+        ClientAction::Send(link, frame) => to_link(&link, LinkCommand::Send(frame)),
+        ClientAction::CloseLink(link) => to_link(&link, LinkCommand::Close),
+        ClientAction::ToClient(bytes) => to_program(ProgramCommand::Write(bytes)),
+        ClientAction::EndClient => to_program(ProgramCommand::End),
+        ClientAction::ResetClient => to_program(ProgramCommand::Abort),
+        ClientAction::Connect { attempt, server } => {
+            let pool = proxy.pool.clone();
+            tokio::task::spawn_local(connect(Rc::clone(shared), pool, id, attempt, server));
+        }
+        ClientAction::Report(report) => {
+            let now = linux::clock::now();
+            note(&mut proxy.counts[session.service], session, now, report);
+        }
+    }
+}
+
+async fn connect(proxy: SharedProxy, pool: SpareLinks, id: u64, attempt: u64, server: CooperatingServer) {
+    let link = pool.take(server.address).await;
+    let now = linux::clock::now();
+    match link {
+        Ok(link) => {
+            let challenge = link.challenge;
+            let number = add_link(&proxy, id, link);
+            on_session(&proxy, id, |session| {
+                session.machine.on_linked(now, attempt, number, &challenge)
+            });
+        }
+        Err(error) => {
+            let why = format!("{error:#}");
+            on_session(&proxy, id, |session| {
+                session.machine.on_connect_failed(now, attempt, &why)
+            });
+        }
+    }
+}
+
+fn note(counts: &mut ServiceCounts, session: &mut ProxySession, now: Instant, report: SessionReport) {
+    let client = session.client;
+    match report {
+        SessionReport::Moved { from, to, took } => {
+            counts.moved += 1;
+            session.watch.on_move(now);
+            tracing::info!(%client, from, to, took_us = took.as_micros(), "a session has moved");
+        }
+        SessionReport::Failed(server, why) => {
+            counts.stayed += 1;
+            session.watch.on_failure(now);
+            counts.reasons.truncate(REASONS_MAX - 1);
+            counts.reasons.push_front((client, format!("{server}: {why}")));
+            tracing::info!(%client, server, reason = why, "a session cannot move there now");
+        }
+        SessionReport::Shed => {
+            tracing::info!(%client, "the server has too much to do; the session moves");
+            let _ = session.machine.order_move(now, None); // it may be moving already
+        }
+        SessionReport::Lost(why) => {
+            counts.lost += 1;
+            tracing::warn!(%client, reason = why, "a session is lost, and its client program's connection is reset");
+        }
+    }
+}
+
+/// Answers the control socket.
+fn answer(proxy: &SharedProxy, call: Call) {
+    match call {
+        Call::Connect(reply) => reply.send(status(&proxy.borrow())),
+        Call::Order(
+            Order::Migrate {
+                service,
+                to,
+                client,
+                within_ms,
+            },
+            reply,
+        ) => {
+            reply.send(order(
+                proxy,
+                &service,
+                &to,
+                client,
+                Duration::from_millis(within_ms),
+            ));
+        }
+        Call::Order(_, reply) => reply.send(Err("a proxy only moves sessions".to_owned())),
+        _ => {} // dropped unanswered, and its sender gets an error
+    }
+}
+
+fn order(
+    proxy: &SharedProxy,
+    service: &str,
+    to: &str,
+    client: Option<ChosenClient>,
+    within: Duration,
+) -> Result<(), String> {
+    let now = linux::clock::now();
+    let ids: Vec<_> = {
+        let proxy = proxy.borrow();
+        let index = proxy
+            .settings
+            .services
+            .iter()
+            .position(|known| known.name == service);
+        let index = index.ok_or_else(|| format!("there is no service {service}"))?;
+        let is_chosen = |session: &ProxySession| {
+            session.service == index && client.is_none_or(|client| client.has(&session.client))
+        };
+        let chosen = proxy.sessions.iter().filter(|(_, session)| is_chosen(session));
+        chosen.map(|(id, _)| *id).collect()
+    };
+    for id in ids {
+        on_session(proxy, id, |session| {
+            session.ordered = Some((to.to_owned(), now + within));
+            follow_order(session, now);
+        });
+    }
+    Ok(())
+}
+
+fn status(proxy: &SessionProxy) -> ConnectStatus {
+    let services = proxy
+        .settings
+        .services
+        .iter()
+        .enumerate()
+        .map(|(index, service)| {
+            let counts = &proxy.counts[index];
+            let sessions = proxy.sessions.values().filter(|session| session.service == index);
+            let shown = |session: &ProxySession| SessionStatus {
+                client: session.client,
+                server: session.machine.owner().to_owned(),
+                phase: format!("{:?}", session.machine.phase()).to_lowercase(),
+                sent_bytes: session.machine.sent().0,
+                received_bytes: session.machine.received().0,
+            };
+            ConnectServiceStatus {
+                name: service.name.clone(),
+                listen: service.listen,
+                sessions: sessions.clone().map(shown).collect(),
+                opened: counts.opened,
+                plain: counts.plain,
+                refused: counts.refused,
+                lost: counts.lost,
+                migrations: MigrationStatus {
+                    pending: sessions.filter(|session| session.ordered.is_some()).count(),
+                    moved: counts.moved,
+                    stayed: counts.stayed,
+                    reasons: counts.reasons.iter().cloned().collect(),
+                },
+            }
+        });
+    ConnectStatus {
+        name: proxy.settings.name.clone(),
+        sealed: proxy.settings.key.is_some(),
+        services: services.collect(),
+    }
+}

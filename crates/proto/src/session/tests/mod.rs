@@ -1,0 +1,197 @@
+//! Both sides of sessions against each other, in simulated time.
+
+mod world;
+
+use super::client::SessionReport;
+use super::client_phase::ClientPhase;
+use super::frame::StateTransfer;
+use world::{SessionDice, SessionWorld, SimServer};
+
+const TRANSFERS: [StateTransfer; 3] = [StateTransfer::Lazy, StateTransfer::Eager, StateTransfer::Client];
+
+/// Longest time of a run, in milliseconds.
+const RUN_MAX: u32 = 60_000;
+
+fn moves(world: &SessionWorld) -> Vec<(String, String)> {
+    let moved = world.reports.iter().filter_map(|report| match report {
+        SessionReport::Moved { from, to, .. } => Some((from.clone(), to.clone())),
+        _ => None,
+    });
+    moved.collect()
+}
+
+/// Runs until the client has all output. `faults` may interfere in each millisecond.
+fn run(world: &mut SessionWorld, mut faults: impl FnMut(&mut SessionWorld, u32)) {
+    for millis in 0..RUN_MAX {
+        faults(world, millis);
+        world.tick();
+        world.check_output();
+        if world.is_complete() || world.was_reset {
+            break;
+        }
+    }
+}
+
+#[track_caller]
+fn assert_complete(world: &SessionWorld, what: &str) {
+    let (got, owner) = (world.output.len(), world.client.owner());
+    let phase = world.client.phase();
+    assert!(
+        world.is_complete() && !world.was_reset,
+        "{what}: {got} bytes, owner {owner}, {phase:?}, {:?}",
+        &world.reports[world.reports.len().saturating_sub(8)..]
+    );
+}
+
+#[test]
+fn a_session_without_moves_is_carried() {
+    for transfer in TRANSFERS {
+        let mut world = SessionWorld::new(1, transfer, 2000);
+        run(&mut world, |_, _| {});
+        assert_complete(&world, "no fault");
+        assert_eq!(moves(&world), []);
+        for _ in 0..1000 {
+            world.tick();
+        }
+        assert_eq!(world.client.phase(), ClientPhase::Over);
+        assert!(
+            world.servers.iter().all(|server| server.session.is_none()),
+            "everything is forgotten"
+        );
+    }
+}
+
+#[test]
+fn a_session_moves_there_and_back_many_times() {
+    for transfer in TRANSFERS {
+        let mut world = SessionWorld::new(2, transfer, 4000);
+        run(&mut world, |world, millis| {
+            if millis % 150 == 100 {
+                let to = if world.client.owner() == "a" { "b" } else { "a" };
+                let _ = world.client.order_move(world.now, Some(to));
+            }
+        });
+        assert_complete(&world, "moves");
+        let moves = moves(&world);
+        assert!(moves.len() > 6, "{moves:?}");
+        assert!(moves.iter().all(|(from, to)| from != to), "{moves:?}");
+        assert_eq!(
+            world.reports.len(),
+            moves.len(),
+            "no attempt fails: {:?}",
+            world.reports
+        );
+        for _ in 0..1000 {
+            world.tick();
+        }
+        let forgets = |server: &SimServer| server.session.is_none();
+        assert!(world.servers.iter().all(forgets), "former owners forget it too");
+    }
+}
+
+#[test]
+fn a_crash_of_the_owner_is_survived_if_the_state_is_elsewhere() {
+    for seed in 0..40 {
+        for transfer in TRANSFERS {
+            let mut world = SessionWorld::new(seed, transfer, 1500);
+            let when = u32::try_from(SessionDice(seed).below(500)).unwrap() + 30;
+            run(&mut world, |world, millis| {
+                if millis == when {
+                    let owner = world.owner().unwrap();
+                    world.crash(owner);
+                }
+            });
+            let is_safe = transfer != StateTransfer::Lazy;
+            if is_safe || world.is_complete() {
+                assert_complete(&world, &format!("seed {seed}, {transfer:?}"));
+            } else {
+                assert!(world.was_reset, "the client notices the loss");
+            }
+        }
+    }
+}
+
+/// Moves, links that break or stand still, and crashes, all at random.
+fn play(seed: u64, transfer: StateTransfer, crashes: u32) -> SessionWorld {
+    let mut world = SessionWorld::new(seed, transfer, 2500);
+    let mut dice = SessionDice(seed ^ 0xabcd);
+    let mut left = crashes;
+    let mut revive_at = [0_u32; 3];
+    run(&mut world, |world, millis| {
+        for (at, due) in revive_at.iter_mut().enumerate() {
+            if *due == millis && millis > 0 {
+                world.revive(at);
+            }
+        }
+        if !(20..=4000).contains(&millis) {
+            return; // later, the network works, and everything comes to an end
+        }
+        match dice.below(400) {
+            0..4 => drop(world.client.order_move(world.now, None)),
+            4..6 => world.break_link(),
+            6..8 => world.stop_link(),
+            8 if left > 0 && millis > 100 => {
+                let at = usize::try_from(dice.below(3)).unwrap();
+                if !world.servers[at].is_dead {
+                    left -= 1;
+                    world.crash(at);
+                    revive_at[at] = millis + 1 + u32::try_from(dice.below(3000)).unwrap();
+                }
+            }
+            _ => {}
+        }
+    });
+    world
+}
+
+/// Each tick checks that at most one application runs, and that the client gets each byte once.
+#[test]
+fn one_server_owns_a_session_whatever_fails() {
+    for seed in 0..60 {
+        for transfer in TRANSFERS {
+            let world = play(seed, transfer, 0);
+            assert_complete(&world, &format!("no crash, seed {seed}, {transfer:?}"));
+            let world = play(seed, transfer, 1);
+            if transfer != StateTransfer::Lazy {
+                assert_complete(&world, &format!("one crash, seed {seed}, {transfer:?}"));
+            }
+            play(seed, transfer, 4);
+        }
+    }
+}
+
+#[test]
+fn a_server_whose_application_is_not_there_passes_the_session_on() {
+    for transfer in TRANSFERS {
+        let mut world = SessionWorld::new(3, transfer, 1500);
+        world.servers[1].refuses = true;
+        run(&mut world, |world, millis| {
+            if millis == 100 {
+                world.client.order_move(world.now, Some("b")).unwrap();
+            }
+        });
+        assert_complete(&world, "refused");
+        assert_ne!(world.client.owner(), "b");
+    }
+}
+
+#[test]
+fn output_that_differs_ends_the_session() {
+    let mut world = SessionWorld::new(4, StateTransfer::Lazy, 1500);
+    world.interval = u64::MAX; // no snapshot: everything is repeated
+    let mut changed = false;
+    for millis in 0..RUN_MAX {
+        if millis == 200 {
+            world.client.order_move(world.now, Some("b")).unwrap();
+        }
+        world.tick();
+        if let (Some(application), false) = (&mut world.servers[1].application, changed) {
+            changed = true;
+            application.answer_differently();
+        }
+        if world.was_reset || world.is_complete() {
+            break;
+        }
+    }
+    assert!(changed && world.was_reset, "the client is not given other bytes");
+}
