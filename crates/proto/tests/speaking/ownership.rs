@@ -41,7 +41,7 @@ enum HeldEntry {
 
 /// A heartbeat: what it says of migrations, and what is needed to tell whose it is (`proto::anti_replay`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Heartbeat<T> {
+struct MigrationWord<T> {
     /// Number of the sender's agent.
     agent: u8,
     /// The receiver's agent that the sender last received a datagram of. Another agent does not accept the heartbeat.
@@ -53,8 +53,8 @@ struct Heartbeat<T> {
 struct OwnershipState {
     primary: PrimaryNode,
     backup: BackupNode,
-    to_backup: Option<Heartbeat<MigrationOffer>>,
-    to_primary: Option<Heartbeat<OfferAnswer>>,
+    to_backup: Option<MigrationWord<MigrationOffer>>,
+    to_primary: Option<MigrationWord<OfferAnswer>>,
     /// The backup has taken over: the primary's packets no longer pass.
     is_taken_over: bool,
     /// Connections whose owner has failed, or that were between the two nodes when an agent or a node died: docs/migration.md names these
@@ -319,11 +319,11 @@ impl OwnershipModel {
             OwnershipAction::Expire => drop(primary.outgoing.on_timeout(UNTIL)),
             OwnershipAction::Offer if primary.has_power => {
                 let (agent, echo, says) = (primary.agent, primary.received, primary.outgoing.offers());
-                state.to_backup = Some(Heartbeat { agent, echo, says });
+                state.to_backup = Some(MigrationWord { agent, echo, says });
             }
             OwnershipAction::Answer if backup.has_power => {
                 let (agent, echo, says) = (backup.agent, backup.received, backup.incoming.answers());
-                state.to_primary = Some(Heartbeat { agent, echo, says });
+                state.to_primary = Some(MigrationWord { agent, echo, says });
             }
             OwnershipAction::Offer | OwnershipAction::Answer => {}
             OwnershipAction::HearOffers => state.hear_offers(self.defect),
