@@ -111,6 +111,34 @@ fn a_crash_of_the_owner_is_survived_if_the_state_is_elsewhere() {
     }
 }
 
+/// The bounds of the paper's Figure 6 at size 0, in round-trip times: between client and servers, and between servers.
+#[test]
+fn a_move_takes_two_round_trips_or_one() {
+    for (transfer, tenths_max) in [
+        (StateTransfer::Lazy, 26),
+        (StateTransfer::Eager, 15),
+        (StateTransfer::Client, 15),
+    ] {
+        let mut world = SessionWorld::new(5, transfer, 4000);
+        world.one_way = Some(50);
+        run(&mut world, |world, millis| {
+            if millis == 1000 {
+                world.client.order_move(world.now, Some("b")).unwrap();
+            }
+        });
+        assert_complete(&world, "one move");
+        let took = world.reports.iter().find_map(|report| match report {
+            SessionReport::Moved { took, .. } => Some(took.as_millis()),
+            _ => None,
+        });
+        let took = took.expect("it moves");
+        assert!(
+            took <= tenths_max * 10,
+            "{transfer:?}: {took} ms, and a round trip takes 100 ms"
+        );
+    }
+}
+
 /// Moves, links that break or stand still, and crashes, all at random.
 fn play(seed: u64, transfer: StateTransfer, crashes: u32) -> SessionWorld {
     let mut world = SessionWorld::new(seed, transfer, 2500);

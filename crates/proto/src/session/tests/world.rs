@@ -150,6 +150,8 @@ pub struct SessionWorld {
     pub reports: Vec<SessionReport>,
     /// Number of inputs between two snapshots.
     pub interval: u64,
+    /// Milliseconds from each host to each other one, if all are the same.
+    pub one_way: Option<u64>,
     is_ending: bool,
 }
 
@@ -186,6 +188,7 @@ impl SessionWorld {
             was_reset: false,
             reports: Vec::new(),
             interval: 1 + dice.below(40),
+            one_way: None,
             is_ending: true,
             dice,
         };
@@ -211,10 +214,17 @@ impl SessionWorld {
         number
     }
 
+    /// Time for one way between two hosts: below `bound` milliseconds, unless it is fixed.
+    fn delay(&mut self, bound: u64) -> Duration {
+        let drawn = 1 + self.dice.below(bound);
+        Duration::from_millis(self.one_way.unwrap_or(drawn))
+    }
+
     fn later(&mut self, errand: Errand) {
-        let delay = 1 + self.dice.below(10);
-        self.errands
-            .push((self.now + Duration::from_millis(delay), errand));
+        // A spare link is there already.
+        let is_there = self.one_way.is_some() && matches!(errand, Errand::Linked(..));
+        let delay = if is_there { Duration::ZERO } else { self.delay(10) };
+        self.errands.push((self.now + delay, errand));
     }
 
     fn cooperating() -> Vec<CooperatingServer> {
@@ -350,7 +360,7 @@ impl SessionWorld {
                     self.later(Errand::Linked(attempt, at));
                 }
                 ClientAction::Send(number, frame) => {
-                    let due = self.now + Duration::from_millis(1 + self.dice.below(8));
+                    let due = self.now + self.delay(8);
                     if let Some(link) = self.links.get_mut(&number) {
                         let due = link.to_server.back().map_or(due, |(last, _)| due.max(*last));
                         link.to_server.push_back((due, frame));
@@ -394,7 +404,7 @@ impl SessionWorld {
             let epoch = session.own_epoch();
             match action {
                 ServerAction::Send(number, frame) => {
-                    let due = self.now + Duration::from_millis(1 + self.dice.below(8));
+                    let due = self.now + self.delay(8);
                     if let Some(link) = self.links.get_mut(&number) {
                         let due = link.to_client.back().map_or(due, |(last, _)| due.max(*last));
                         link.to_client.push_back((due, frame));
