@@ -395,12 +395,44 @@ mod tests {
         }
     }
 
-    #[test]
-    fn faults_of_a_server_name_their_field() {
+    fn key() -> tempfile::NamedTempFile {
         use std::os::unix::fs::PermissionsExt;
         let key = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(key.path(), "7".repeat(64)).unwrap();
         std::fs::set_permissions(key.path(), PermissionsExt::from_mode(0o600)).unwrap();
+        key
+    }
+
+    /// The examples are right as they are, and with every setting that a comment holds.
+    #[test]
+    fn the_examples_are_right() {
+        let key = key();
+        let paths = ["/etc/steadfast/sessions.key", "/etc/steadfast/certificates.key"];
+        let with_key = |text: &str| {
+            let here = key.path().to_str().unwrap();
+            paths
+                .iter()
+                .fold(text.to_owned(), |text, path| text.replace(path, here))
+        };
+        let is_setting = |line: &&str| {
+            let name = line.split_once(" = ").map(|(name, _)| name);
+            name.is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'))
+        };
+        let line = |line: &str| format!("{}\n", line.strip_prefix('#').filter(is_setting).unwrap_or(line));
+        let whole = |text: &str| text.lines().map(line).collect::<String>();
+        let example = with_key(include_str!("../../../../packaging/connect.toml"));
+        for text in [whole(&example), example] {
+            connect(&text).unwrap();
+        }
+        let example = with_key(include_str!("../../../../packaging/accept.toml"));
+        for text in [whole(&example), example] {
+            check_accept(toml::from_str(&text).unwrap()).unwrap();
+        }
+    }
+
+    #[test]
+    fn faults_of_a_server_name_their_field() {
+        let key = key();
         let usual = format!(
             "name = 'a'\naccept = '127.0.0.1:7443'\ncertificate_key_file = {:?}\n[[server]]\nname = 'a'\naddress = '127.0.0.1:7443'\n\
              [[service]]\nname = 'web'\nconnect = '127.0.0.1:80'\n",
