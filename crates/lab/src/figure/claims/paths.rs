@@ -300,10 +300,16 @@ pub const CLAIMS: &[FigureClaim] = &[
         "Primary path with 5 % loss, alternate path of 210 ms with 1 % loss: CPT = 0 instead of 5 saves",
         "23 %",
         Expected::Differs(
-            "18 %: 982 s instead of 1203 s, and 23 % needs 926 s; with ns-2's release 3.8, the same transfer takes 980 ± 10 s in ns-2 and \
-             978 ± 9 s here",
+            "19 %; with ns-2's release 3.8, the same transfer takes 980 ± 10 s in ns-2 and 978 ± 9 s here",
         ),
-        |results| saved_by_change_over(results, "caro-permanent-90-210", 5, 1)?.near(0.23, None),
+        |results| {
+            let saved = saved_by_change_over(results, "caro-permanent-90-210", 5, 1)?;
+            // Three standard errors of the difference, with 30 transfers on each side.
+            Some(FigureClaimResult::new(
+                saved.text(),
+                (saved.part - 0.23).abs() < 0.03,
+            ))
+        },
     ),
     claim!(
         "caro-11c",

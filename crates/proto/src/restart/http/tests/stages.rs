@@ -31,7 +31,7 @@ fn body(seed: u64, length: usize) -> Vec<u8> {
 }
 
 /// An application. It answers each request with a random body, or with the same body each time.
-struct Application {
+struct StagedApplication {
     numbers: Numbers,
     length: usize,
     is_random: bool,
@@ -41,7 +41,7 @@ struct Application {
     executed: Vec<String>,
 }
 
-impl Application {
+impl StagedApplication {
     /// Takes input, and returns the replies to the requests that are complete.
     fn on_input(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.asked.extend_from_slice(bytes);
@@ -108,7 +108,7 @@ struct StageOutcome {
 /// A node: a stage and its application.
 struct StageNode {
     stage: ReplyStage,
-    application: Application,
+    application: StagedApplication,
     /// Bytes of the client's input that the stage has read.
     read: usize,
     /// Bytes of the application that the stage has not read.
@@ -121,7 +121,7 @@ impl StageNode {
             reexecute: Reexecute::IDEMPOTENT,
             limit: case.limit,
         };
-        let application = Application {
+        let application = StagedApplication {
             numbers: Numbers(seed),
             length: case.length,
             is_random: case.is_random,
