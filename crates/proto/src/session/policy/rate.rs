@@ -9,6 +9,8 @@ use crate::Instant;
 const PARTS: f64 = 8.0;
 /// A rate below this part of the highest one is bad.
 const BAD_BELOW: f64 = 0.75;
+/// Number of moves in a row after which silence of the new owner causes no other move. The session may have nothing to say.
+const SILENT_MOVES: u32 = 3;
 
 /// The rate at which output arrives.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +20,8 @@ pub struct InboundRate {
     bytes: u64,
     smoothed: Option<f64>,
     highest: f64,
+    /// Number of further moves that silence may cause. None before the first output.
+    moves_left: u32,
 }
 
 impl InboundRate {
@@ -29,12 +33,14 @@ impl InboundRate {
             bytes: 0,
             smoothed: None,
             highest: 0.0,
+            moves_left: 0,
         }
     }
 
     /// Output has arrived.
     pub const fn on_output(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
+        self.moves_left = SILENT_MOVES;
     }
 
     /// When the next sample is due.
@@ -42,7 +48,8 @@ impl InboundRate {
         self.begun + self.interval
     }
 
-    /// Takes the sample that is due, if one is. Returns whether it is bad. Before the first output, there is no sample.
+    /// Takes the sample that is due, if one is. Returns whether it is bad. Before the first output, there is no sample. An owner that says
+    /// nothing after a move, although the last owner did, is bad.
     pub fn sample(&mut self, now: Instant) -> Option<bool> {
         if now < self.due() {
             return None;
@@ -50,7 +57,7 @@ impl InboundRate {
         let measured = self.bytes as f64 / now.since(self.begun).as_secs_f64();
         (self.begun, self.bytes) = (now, 0);
         let smoothed = match self.smoothed {
-            None if measured == 0.0 => return None,
+            None if measured == 0.0 => return (self.moves_left > 0).then_some(true),
             None => measured,
             Some(before) => before + (measured - before) / PARTS,
         };
@@ -61,7 +68,10 @@ impl InboundRate {
 
     /// Another server owns the session. Its rate is measured from the beginning.
     pub const fn on_move(&mut self, now: Instant) {
-        *self = Self::new(now, self.interval);
+        *self = Self {
+            moves_left: self.moves_left.saturating_sub(1),
+            ..Self::new(now, self.interval)
+        };
     }
 }
 
@@ -89,5 +99,21 @@ mod tests {
             Some(false),
             "the highest rate is the new server's"
         );
+    }
+
+    #[test]
+    fn a_silent_owner_is_left_but_not_for_ever() {
+        let at = |sample: u64| Instant::ZERO + Duration::from_millis(10 * sample);
+        let mut rate = InboundRate::new(at(0), Duration::from_millis(10));
+        rate.on_output(800);
+        assert_eq!(rate.sample(at(1)), Some(false));
+        for sample in [2, 4] {
+            rate.on_move(at(sample));
+            assert_eq!(rate.sample(at(sample + 1)), Some(true));
+        }
+        rate.on_move(at(6));
+        assert_eq!(rate.sample(at(7)), None, "nobody says anything");
+        rate.on_output(800);
+        assert_eq!(rate.sample(at(8)), Some(false));
     }
 }
