@@ -4,14 +4,17 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use linux::netns::Netns;
 
-use crate::process::output;
+use crate::process::{LoggedProcess, output};
 
 /// Debian's directory of PostgreSQL's versions, whose servers are not in PATH.
 const POSTGRESQL: &str = "/usr/lib/postgresql";
+/// Time limit for the server's start.
+const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// Says that PostgreSQL is missing, if it is.
 pub fn missing() -> Vec<String> {
@@ -62,6 +65,16 @@ pub fn server(host: &Netns, directory: &Path, port: u16, networks: &[&str]) -> R
     command.args(["-c", "dynamic_shared_memory_type=mmap"]);
     command.args(["-c", "unix_socket_directories=", "-c", "fsync=off"]);
     Ok(command)
+}
+
+/// Waits until the server takes clients. It listens earlier, and refuses clients while it starts.
+///
+/// # Errors
+/// If the server ends, or is not ready in time.
+pub fn wait_ready(server: &mut LoggedProcess) -> Result<()> {
+    Ok(server.wait_until("be ready", READY_LIMIT, |server| {
+        server.output().contains("ready to accept connections")
+    })?)
 }
 
 /// The programs of the latest PostgreSQL that is installed.

@@ -25,7 +25,6 @@ use crate::judge::Closing;
 use crate::net::NODE_NAMES;
 use crate::node::{
     DATABASE_PORT, DEBIAN_PYTHON, PG_CHECK, PG_CLIENT, PSYCOPG, ReportedStatus, ServerSoftware,
-    wait_listening,
 };
 use crate::pair::aftermath::follow;
 use crate::pair::expect::{BACKUP, changes, expectations};
@@ -197,7 +196,7 @@ impl Lab for ExactlyOnceOptions {
             &["10.0.0.0/8", "fd00::/8"],
         )?;
         let mut server = LoggedProcess::start("postgres", server, &testbed.directory)?;
-        wait_listening(&mut server, &testbed.network.router, DATABASE_PORT)?;
+        database::wait_ready(&mut server)?;
         self.create_tables(&testbed)?;
         let mut clients = self.start_clients(&testbed, &mut chance)?;
         run.step("load");

@@ -310,7 +310,8 @@ impl TunnelProgram {
             Self::Iperf3 => Ok(server.wait_until("listen", LIMIT, |server| {
                 server.output().contains("Server listening")
             })?),
-            Self::Ssh | Self::Rsync | Self::Psql => wait_listening(server, host, self.port()),
+            Self::Psql => database::wait_ready(server),
+            Self::Ssh | Self::Rsync => wait_listening(server, host, self.port()),
         }
     }
 
