@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::Instant;
 
-/// α is 1/8: a new sample counts for one of so many parts.
+/// 1/α: the weight of a new sample is one part of this number.
 const PARTS: f64 = 8.0;
 /// A rate below this part of the highest one is bad.
 const BAD_BELOW: f64 = 0.75;
