@@ -2,7 +2,7 @@
 //! keeper's connections as lost.
 
 use std::fs::Permissions;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
@@ -17,8 +17,18 @@ const ASK: &str = "GET / HTTP/1.1\r\n\r\n";
 const REPLY: &str = "HTTP/1.1 204 No Content\r\n\r\n";
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
+/// A listener on port 80 of `namespace`. A listener that the caller has dropped can stay in the child that another test has
+/// forked but that has not executed its program yet, so this waits while the port is in use.
 pub fn listen(namespace: &HostNamespace) -> TcpListener {
-    namespace.run(|| TcpListener::bind("0.0.0.0:80").unwrap())
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match namespace.run(|| TcpListener::bind("0.0.0.0:80")) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            bound => return bound.unwrap(),
+        }
+    }
 }
 
 /// The next connection of `listener`, with a timeout.
