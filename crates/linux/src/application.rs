@@ -4,6 +4,7 @@
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use libbpf_rs::Object;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
@@ -134,6 +135,14 @@ pub fn progress(connection: &OwnedFd) -> Result<ApplicationProgress, ProgressErr
 /// The kernel's error.
 pub fn retransmissions(connection: &OwnedFd) -> io::Result<u32> {
     Ok(tcp_info(connection)?.tcpi_total_retrans)
+}
+
+/// The round-trip time of a connection as its kernel has measured it: from data segments to their acknowledgements, smoothed (RFC 6298).
+///
+/// # Errors
+/// The kernel's error.
+pub fn round_trip(connection: &impl AsRawFd) -> io::Result<Duration> {
+    Ok(Duration::from_micros(tcp_info(connection)?.tcpi_rtt.into()))
 }
 
 /// States of a socket, as in the kernel's tcp_states.h.

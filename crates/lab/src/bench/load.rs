@@ -1,5 +1,7 @@
-//! The two ends of the bulk load: a client that downloads or uploads once, and a sink that takes uploads. Both ends take as little CPU time
-//! as possible, so that the measured cost is mostly that of the path between them. A third command only keeps a CPU busy.
+//! The two ends of the load: clients that transfer, ask or hold a connection, and a sink that answers them. Both ends take as little CPU time
+//! as possible, so that the measured cost is mostly that of the path between them. Another command only keeps a CPU busy.
+//!
+//! The sink's replies follow from the requests alone, so it can be protected with each restart policy.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -27,7 +29,28 @@ enum LoadCommand {
     Download { server: SocketAddr, path: String },
     /// PUT this number of zero bytes.
     Upload { server: SocketAddr, bytes: u64 },
-    /// Accept PUTs at a port, and drop their bodies.
+    /// Store a value of this size in Redis.
+    Store { server: SocketAddr, bytes: u64 },
+    /// Fetch the value that was stored, and drop it.
+    Fetch { server: SocketAddr },
+    /// Take a stream for this number of seconds: the server sends at this rate.
+    Stream {
+        server: SocketAddr,
+        kilobytes_per_s: u32,
+        seconds: u32,
+    },
+    /// Send short requests one after the other, and take the time of each.
+    Exchange { server: SocketAddr, requests: u32 },
+    /// Upload over several connections, each at its own limited rate, for this number of seconds.
+    Paced {
+        server: SocketAddr,
+        connections: u32,
+        kilobytes_per_s: u32,
+        seconds: u32,
+    },
+    /// Upload all but the last byte, print a line, and wait for a line. Then send the last byte, and take the time until the reply.
+    Hold { server: SocketAddr, bytes: u64 },
+    /// Accept connections at a port: drop the bodies of PUTs, answer `GET /zeros/N` with N bytes, and short requests.
     Sink { port: u16 },
     /// Use a CPU until killed.
     Spin,
@@ -42,20 +65,35 @@ pub struct Transfer {
     pub seconds: f64,
 }
 
-/// Runs one end; a client prints its [`Transfer`] as JSON.
+/// Runs one end; a client prints what it has measured as JSON.
 ///
 /// # Errors
 /// If the transfer is not complete.
 pub fn run(options: &LoadOptions) -> Result<()> {
-    let transfer = match &options.end {
-        LoadCommand::Download { server, path } => download(*server, path)?,
-        LoadCommand::Upload { server, bytes } => upload(*server, *bytes)?,
-        LoadCommand::Sink { port } => return sink(*port),
+    let measured = match options.end {
+        LoadCommand::Download { server, ref path } => serde_json::to_string(&download(server, path)?)?,
+        LoadCommand::Upload { server, bytes } => serde_json::to_string(&upload(server, bytes)?)?,
+        LoadCommand::Store { server, bytes } => serde_json::to_string(&store(server, bytes)?)?,
+        LoadCommand::Fetch { server } => serde_json::to_string(&fetch(server)?)?,
+        LoadCommand::Stream {
+            server,
+            kilobytes_per_s,
+            seconds,
+        } => serde_json::to_string(&stream(server, kilobytes_per_s, seconds)?)?,
+        LoadCommand::Exchange { server, requests } => serde_json::to_string(&exchange(server, requests)?)?,
+        LoadCommand::Paced {
+            server,
+            connections,
+            kilobytes_per_s,
+            seconds,
+        } => serde_json::to_string(&paced(server, connections, kilobytes_per_s, seconds)?)?,
+        LoadCommand::Hold { server, bytes } => serde_json::to_string(&hold(server, bytes)?)?,
+        LoadCommand::Sink { port } => return sink(port),
         LoadCommand::Spin => loop {
             std::hint::spin_loop();
         },
     };
-    say!("{}", serde_json::to_string(&transfer)?);
+    say!("{measured}");
     Ok(())
 }
 
@@ -101,13 +139,7 @@ fn upload(server: SocketAddr, bytes: u64) -> Result<Transfer> {
         stream,
         "PUT / HTTP/1.1\r\nHost: bench\r\nContent-Length: {bytes}\r\n\r\n"
     )?;
-    let block = vec![0; BLOCK];
-    let mut left = bytes;
-    while left > 0 {
-        let count = left.min(BLOCK as u64);
-        stream.write_all(&block[..usize::try_from(count)?])?;
-        left -= count;
-    }
+    write_zeros(&mut stream, bytes)?;
     let (status, _) = read_head(&mut BufReader::new(stream))?;
     if status != 200 {
         bail!("PUT: status {status}");
@@ -116,6 +148,140 @@ fn upload(server: SocketAddr, bytes: u64) -> Result<Transfer> {
         bytes,
         seconds: start.elapsed().as_secs_f64(),
     })
+}
+
+/// The name of the stored value.
+const VALUE: &str = "value";
+
+fn store(server: SocketAddr, bytes: u64) -> Result<Transfer> {
+    let mut stream = connect(server)?;
+    let start = Instant::now();
+    write!(
+        stream,
+        "*3\r\n$3\r\nSET\r\n${}\r\n{VALUE}\r\n${bytes}\r\n",
+        VALUE.len()
+    )?;
+    write_zeros(&mut stream, bytes)?;
+    stream.write_all(b"\r\n")?;
+    let mut reply = String::new();
+    BufReader::new(stream).read_line(&mut reply)?;
+    if reply != "+OK\r\n" {
+        bail!("SET: {reply:?}");
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(Transfer { bytes, seconds })
+}
+
+fn fetch(server: SocketAddr) -> Result<Transfer> {
+    let mut stream = connect(server)?;
+    let start = Instant::now();
+    write!(stream, "*2\r\n$3\r\nGET\r\n${}\r\n{VALUE}\r\n", VALUE.len())?;
+    let mut reader = BufReader::with_capacity(BLOCK, stream);
+    let mut head = String::new();
+    reader.read_line(&mut head)?;
+    let bytes = head.strip_prefix('$').and_then(|size| size.trim().parse().ok());
+    let bytes: u64 = bytes.with_context(|| format!("GET: {head:?}"))?;
+    let got = io::copy(&mut (&mut reader).take(bytes + 2), &mut io::sink())?;
+    if got < bytes + 2 {
+        bail!("GET: {got} of {bytes} bytes");
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(Transfer { bytes, seconds })
+}
+
+fn stream(server: SocketAddr, kilobytes_per_s: u32, seconds: u32) -> Result<Transfer> {
+    let bytes = u64::from(kilobytes_per_s) * 1000 / PIECES_PER_S * PIECES_PER_S * u64::from(seconds);
+    download(server, &format!("/paced/{bytes}/{kilobytes_per_s}"))
+}
+
+/// Begins a short request. The size of its reply follows.
+const SHORT: &str = "SHORT ";
+/// Sizes of the requests and replies in bytes: a listing of a directory, and a question for the server's status (FT-TCP, 5.3).
+const SHORT_EXCHANGES: [(usize, usize); 2] = [(87, 464), (39, 49)];
+
+/// The times of short requests, in microseconds.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ExchangeTimes {
+    /// From the first byte of the first request to the last byte of the last reply.
+    pub request_us: Vec<f64>,
+    /// From a data segment to its acknowledgement, as the client's kernel measures it (its smoothed round-trip time after each request).
+    pub packet_us: Vec<f64>,
+}
+
+fn exchange(server: SocketAddr, requests: u32) -> Result<ExchangeTimes> {
+    let mut stream = connect(server)?;
+    stream.set_nodelay(true)?;
+    let mut times = ExchangeTimes::default();
+    let mut reply = [0; 512];
+    for _ in 0..requests {
+        let start = Instant::now();
+        for (request, size) in SHORT_EXCHANGES {
+            let line = format!("{SHORT}{size:<width$}\n", width = request - SHORT.len() - 1);
+            stream.write_all(line.as_bytes())?;
+            stream.read_exact(&mut reply[..size])?;
+        }
+        times.request_us.push(start.elapsed().as_secs_f64() * 1e6);
+        let round_trip = linux::application::round_trip(&stream)?;
+        times.packet_us.push(round_trip.as_secs_f64() * 1e6);
+    }
+    Ok(times)
+}
+
+/// Uploads over `connections` connections, each limited to `kilobytes_per_s` (1000 bytes). Returns the rate that each has reached.
+fn paced(server: SocketAddr, connections: u32, kilobytes_per_s: u32, seconds: u32) -> Result<Vec<f64>> {
+    let bytes = u64::from(kilobytes_per_s) * 1000 / PIECES_PER_S * PIECES_PER_S * u64::from(seconds);
+    let one = move || -> Result<f64> {
+        let mut stream = connect(server)?;
+        write!(
+            stream,
+            "PUT / HTTP/1.1\r\nHost: bench\r\nContent-Length: {bytes}\r\n\r\n"
+        )?;
+        let start = Instant::now();
+        write_paced(&mut stream, bytes, kilobytes_per_s)?;
+        let (status, _) = read_head(&mut BufReader::new(stream))?;
+        if status != 200 {
+            bail!("PUT: status {status}");
+        }
+        Ok(bytes as f64 / 1000.0 / start.elapsed().as_secs_f64())
+    };
+    let clients: Vec<_> = (0..connections).map(|_| std::thread::spawn(one)).collect();
+    clients
+        .into_iter()
+        .map(|client| client.join().expect("it does not panic"))
+        .collect()
+}
+
+/// Number of pieces per second in which paced bytes are sent.
+const PIECES_PER_S: u64 = 50;
+
+/// Writes zero bytes at a limited rate, in pieces of equal size.
+fn write_paced(writer: &mut impl Write, bytes: u64, kilobytes_per_s: u32) -> io::Result<()> {
+    let start = Instant::now();
+    let piece = u64::from(kilobytes_per_s) * 1000 / PIECES_PER_S;
+    for number in 1..=bytes / piece.max(1) {
+        write_zeros(writer, piece)?;
+        let due = Duration::from_secs_f64(number as f64 / PIECES_PER_S as f64);
+        std::thread::sleep(due.saturating_sub(start.elapsed()));
+    }
+    Ok(())
+}
+
+fn hold(server: SocketAddr, bytes: u64) -> Result<f64> {
+    let mut stream = connect(server)?;
+    write!(
+        stream,
+        "PUT / HTTP/1.1\r\nHost: bench\r\nContent-Length: {bytes}\r\n\r\n"
+    )?;
+    write_zeros(&mut stream, bytes - 1)?;
+    say!("sent");
+    io::stdin().read_line(&mut String::new())?;
+    let start = Instant::now();
+    stream.write_all(&[0])?;
+    let (status, _) = read_head(&mut BufReader::new(stream))?;
+    if status != 200 {
+        bail!("PUT: status {status}");
+    }
+    Ok(start.elapsed().as_secs_f64() * 1e3)
 }
 
 /// Reads the header of a reply or of a request. Returns the status (0 for a request) and the Content-Length.
@@ -146,22 +312,63 @@ fn sink(port: u16) -> Result<()> {
     for stream in listener.incoming() {
         let stream = stream?;
         std::thread::spawn(move || {
-            if let Err(error) = swallow(stream) {
-                tracing::warn!(%error, "an upload to the sink failed");
+            if let Err(error) = serve(stream) {
+                tracing::warn!(%error, "a connection to the sink failed");
             }
         });
     }
     Ok(())
 }
 
-fn swallow(stream: TcpStream) -> Result<()> {
+/// Answers the requests of one connection until its client closes it.
+fn serve(stream: TcpStream) -> Result<()> {
+    stream.set_nodelay(true)?;
     let mut writer = stream.try_clone()?;
     let mut reader = BufReader::with_capacity(BLOCK, stream);
-    let (_, length) = read_head(&mut reader)?;
-    let copied = io::copy(&mut reader.take(length), &mut io::sink())?;
-    if copied < length {
-        bail!("{copied} of {length} bytes");
+    let mut line = String::new();
+    loop {
+        line.clear();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        if let Some(size) = line.strip_prefix(SHORT) {
+            let size = size.trim().parse()?;
+            writer.write_all(&vec![b'.'; size])?;
+            continue;
+        }
+        let (_, length) = read_head(&mut reader)?;
+        if let Some(path) = line.strip_prefix("GET /zeros/") {
+            let size = path.split(' ').next().unwrap_or_default().parse()?;
+            write!(writer, "HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n")?;
+            write_zeros(&mut writer, size)?;
+            continue;
+        }
+        if let Some(path) = line.strip_prefix("GET /paced/") {
+            let (size, rate) = path
+                .split(' ')
+                .next()
+                .and_then(|path| path.split_once('/'))
+                .unwrap_or_default();
+            write!(writer, "HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n")?;
+            write_paced(&mut writer, size.parse()?, rate.parse()?)?;
+            continue;
+        }
+        let copied = io::copy(&mut (&mut reader).take(length), &mut io::sink())?;
+        if copied < length {
+            bail!("{copied} of {length} bytes");
+        }
+        writer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
     }
-    writer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
+}
+
+/// Writes this number of zero bytes.
+fn write_zeros(writer: &mut impl Write, bytes: u64) -> io::Result<()> {
+    let block = vec![0; BLOCK.min(usize::try_from(bytes).unwrap_or(BLOCK))];
+    let mut sent = 0;
+    while sent < bytes {
+        let count = (bytes - sent).min(block.len() as u64);
+        writer.write_all(&block[..usize::try_from(count).expect("a block")])?;
+        sent += count;
+    }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 mod calibration;
 mod edge;
+mod ft_tcp;
 pub mod load;
 mod measure;
 mod options;
@@ -28,6 +29,7 @@ pub struct BenchOptions {
 #[derive(Clone, Debug, Subcommand)]
 enum Subject {
     Edge(edge::EdgeBenchOptions),
+    FtTcp(ft_tcp::FtTcpBenchOptions),
     Paths(crate::paths::bench::PathsBenchOptions),
     Pair(pair::PairBenchOptions),
     Scale(scale::ScaleBenchOptions),
@@ -41,6 +43,7 @@ enum Subject {
 pub fn run(options: &BenchOptions) -> Result<LabOutcome> {
     match &options.subject {
         Subject::Edge(edge) => edge::run(edge),
+        Subject::FtTcp(ft_tcp) => ft_tcp::run(ft_tcp),
         Subject::Paths(paths) => crate::paths::bench::run(paths),
         Subject::Pair(pair) => pair::run(pair),
         Subject::Scale(scale) => scale::run(scale),

@@ -148,28 +148,27 @@ fn measure_variants(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<[
 
 fn take_round(testbed: &BenchTestbed, serving: Serving, samples: &mut Samples) -> Result<()> {
     let client = &testbed.network.client;
-    let transfer = |bytes: u64| match serving {
-        Serving::Files => measure::download(
-            client,
-            testbed.service,
-            &format!("/{}", pattern::file_name(SEED, bytes)),
-        ),
-        Serving::Sink => measure::upload(client, testbed.service, bytes),
+    let transfer = |bytes: u64| {
+        if serving == Serving::Files {
+            let path = format!("/{}", pattern::file_name(SEED, bytes));
+            measure::download(client, testbed.service, &path)
+        } else {
+            measure::upload(client, testbed.service, bytes)
+        }
     };
     let bulk = transfer(BULK_BYTES)?;
-    match serving {
-        Serving::Files => {
-            samples.download.push(bulk);
-            let path = format!("/{}", pattern::file_name(SEED, SMALL_BYTES));
-            samples.requests.push(measure::requests(
-                client,
-                testbed.service,
-                &path,
-                CLIENTS,
-                REQUEST_SECONDS,
-            )?);
-        }
-        Serving::Sink => samples.upload.push(bulk),
+    if serving == Serving::Files {
+        samples.download.push(bulk);
+        let path = format!("/{}", pattern::file_name(SEED, SMALL_BYTES));
+        samples.requests.push(measure::requests(
+            client,
+            testbed.service,
+            &path,
+            CLIENTS,
+            REQUEST_SECONDS,
+        )?);
+    } else {
+        samples.upload.push(bulk);
     }
     for (mbit, shaped) in SHAPES_MBIT.into_iter().zip(&mut samples.shaped) {
         testbed.shape(Some(mbit))?;

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use linux::netns::Netns;
@@ -28,19 +29,30 @@ pub enum BenchVariant {
     Steadfast {
         /// Number of heartbeats that must be missing before the peer is declared dead. A heartbeat is sent every 20 ms.
         missed: u32,
+        /// The restart policy. With another one than `http`, the log of a connection may take 512 MB.
+        policy: &'static str,
     },
 }
 
 /// A pair that waits 0.5 s before it declares the peer dead. A benchmark fills all CPUs, and a false alarm would end the benchmark.
-pub const PATIENT: BenchVariant = BenchVariant::Steadfast { missed: 25 };
+pub const PATIENT: BenchVariant = BenchVariant::Steadfast {
+    missed: 25,
+    policy: "http",
+};
+/// Largest size of a connection's log if the policy is not `http`, in megabytes. It holds all that a benchmark sends.
+const LOG_MB: u32 = 512;
+/// Time for the end of a node's processes.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
 
 /// The kind of service. It determines the protected port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Serving {
     /// nginx: downloads and small requests.
     Files,
-    /// The sink: uploads.
+    /// The sink: uploads, and what else `bench-load` asks of it.
     Sink,
+    /// Redis: large values.
+    Values,
 }
 
 impl Serving {
@@ -48,6 +60,7 @@ impl Serving {
         match self {
             Self::Files => ServerSoftware::Nginx.port(),
             Self::Sink => SINK_PORT,
+            Self::Values => ServerSoftware::Redis.port(),
         }
     }
 }
@@ -83,19 +96,14 @@ impl BenchTestbed {
         let mut servers = Vec::new();
         let mut sinks = Vec::new();
         for (node, name) in network.nodes.iter().zip(NODE_NAMES) {
+            let start = |software: ServerSoftware| {
+                let label = format!("{}-{name}", software.name());
+                ServerProcess::start(software, node, &directory, &label, content, 1)
+            };
             match serving {
-                Serving::Files => {
-                    let label = format!("nginx-{name}");
-                    servers.push(ServerProcess::start(
-                        ServerSoftware::Nginx,
-                        node,
-                        &directory,
-                        &label,
-                        content,
-                        1,
-                    )?);
-                }
                 Serving::Sink => sinks.push(start_sink(node, name, &directory)?),
+                Serving::Files => servers.push(start(ServerSoftware::Nginx)?),
+                Serving::Values => servers.push(start(ServerSoftware::Redis)?),
             }
         }
         let service = SocketAddr::new(VIP_V4.into(), serving.port());
@@ -104,10 +112,13 @@ impl BenchTestbed {
                 forward(&network)?;
                 None
             }
-            BenchVariant::Steadfast { missed } => {
+            BenchVariant::Steadfast { missed, policy } => {
                 let addresses = NODES.map(|node| vec![IpAddr::V4(node.v4)]);
                 let mut pair = PairSetup::new(daemon.to_owned(), run, service, addresses);
-                pair.missed = missed;
+                (pair.missed, pair.policy) = (missed, policy);
+                if policy != "http" {
+                    pair.log.log_mb = Some(LOG_MB);
+                }
                 let [a, b] = &network.nodes;
                 Some(pair.start([a, b], &directory, teardown)?)
             }
@@ -145,6 +156,16 @@ impl BenchTestbed {
     /// If a daemon does not answer.
     pub fn is_duplex(&self) -> Result<bool> {
         Ok(self.status(0)?.mode == "duplex" && self.status(1)?.mode == "duplex")
+    }
+
+    /// Simulates a power failure of node a: its cable is pulled, and then its processes are killed.
+    ///
+    /// # Errors
+    /// Names the step that failed.
+    pub fn power_off_primary(&self) -> Result<()> {
+        self.network.cables[0].pull()?;
+        process::kill_inside(&[self.network.nodes[0].inode()], |_| false, KILL_LIMIT)
+            .context("kill node a's processes")
     }
 
     /// Limits the rate of the link between client and router to `mbit` Mbit/s in each direction. `None` removes the limit.

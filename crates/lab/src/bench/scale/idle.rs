@@ -16,7 +16,6 @@ use crate::process::{self, anonymous_memory};
 
 const READY_LIMIT: Duration = Duration::from_secs(60);
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(30);
-const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// Timeout of a connection's last exchange.
 const REPORT_LIMIT: Duration = Duration::from_secs(60);
 /// Wait before memory is measured. The agent reads the last logged packets within some milliseconds.
@@ -116,9 +115,7 @@ pub fn run(testbed: &BenchTestbed, connections: u32) -> Result<Idle> {
 
 /// Simulates the power failure of node a and waits until node b has restored or reset every connection.
 fn take_over(testbed: &BenchTestbed) -> Result<ReportedTakeover> {
-    testbed.network.cables[0].pull()?;
-    process::kill_inside(&[testbed.network.nodes[0].inode()], |_| false, KILL_LIMIT)
-        .context("kill node a's processes")?;
+    testbed.power_off_primary()?;
     let deadline = Instant::now() + TAKEOVER_LIMIT;
     loop {
         let last = testbed.status(1)?.takeovers.last().copied();

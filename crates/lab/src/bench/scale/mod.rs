@@ -156,7 +156,13 @@ fn find(options: &ScaleBenchOptions, daemon: &Path, teardown: &Teardown) -> Resu
     }
     if let Some(minutes) = options.saturate {
         let missed = MISSED_DEFAULT;
-        let testbed = place.testbed("s", BenchVariant::Steadfast { missed })?;
+        let testbed = place.testbed(
+            "s",
+            BenchVariant::Steadfast {
+                missed,
+                policy: "http",
+            },
+        )?;
         let tell = |seconds| progress.set_message(format!("saturated, {seconds} s of {minutes} min"));
         found.saturated = Some(saturate::run(&testbed, minutes, &place.directory, tell)?);
     }

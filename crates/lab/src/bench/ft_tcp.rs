@@ -1,0 +1,454 @@
+//! `bench ft-tcp`: the measurements of the FT-TCP paper (DSN 2003, sections 5.2 to 5.4), beside the paper's numbers.
+//!
+//! *Clean* is the same service behind a node that only forwards packets. The paper's *cold* backup is policy `replay` here, its *hot* backup is
+//! policy `replica`. Its mode PRS is the only commit mode that is built. `ttcp` is the benchmark's own sink. Redis takes the place of the file
+//! server (Samba), and a paced download that of the streaming server (DSS).
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use indicatif::ProgressBar;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::calibration::Calibration;
+use super::load::{ExchangeTimes, LOAD, Transfer};
+use super::options::BenchRunOptions;
+use super::target::{self, BenchTarget, Bound, median};
+use super::testbed::{BenchTestbed, BenchVariant, Serving};
+use crate::node::PatternFiles;
+use crate::run::{LabOutcome, conclude, in_memory};
+use crate::teardown::Teardown;
+
+/// Rates of the client's link for the transfers.
+const SHAPES_MBIT: [u32; 2] = [100, 1000];
+/// Bytes of one transfer per Mbit/s of that rate, so that a transfer takes about 1.6 s.
+const BYTES_PER_MBIT: u64 = 200_000;
+/// Short requests of one round. The paper measured 30 in all.
+const REQUESTS: u32 = 500;
+/// The client's link for the paced clients, in Mbit/s; the rate of each client, in 1000 bytes per second; and for how long they send. With 21
+/// clients, the headers fill the rest of the link.
+const PACED_MBIT: u32 = 10;
+const PACED_KILOBYTES: u32 = 50;
+const PACED_SECONDS: u32 = 4;
+/// Numbers of paced clients.
+const PACED_CLIENTS: [u32; 4] = [1, 10, 20, 30];
+/// Rate and duration of the stream (paper: 20 kB/s).
+const STREAM_KILOBYTES: u32 = 20;
+const STREAM_SECONDS: u32 = 3;
+/// Bytes of input that are in the log at the takeovers: a smaller and a larger number. Their difference gives the time per byte.
+const REPLAYED: [u64; 2] = [16_000_000, 144_000_000];
+/// Heartbeats that must be missing (20 ms each). Benchmarks fill all CPUs, so a node waits longer than by default.
+const MISSED: u32 = 25;
+/// Time until the backup has followed what the client has sent.
+const SETTLE: Duration = Duration::from_secs(1);
+const TAKEOVER_LIMIT: Duration = Duration::from_secs(60);
+
+/// The services whose throughput is measured.
+const SERVICES: [(&str, Serving); 2] = [("ttcp", Serving::Sink), ("file server", Serving::Values)];
+
+/// The paper's variants that exist here.
+const VARIANTS: [(&str, BenchVariant); 3] = [
+    ("clean", BenchVariant::Forwarding),
+    (
+        "cold",
+        BenchVariant::Steadfast {
+            missed: MISSED,
+            policy: "replay",
+        },
+    ),
+    (
+        "hot",
+        BenchVariant::Steadfast {
+            missed: MISSED,
+            policy: "replica",
+        },
+    ),
+];
+
+/// Measure what the FT-TCP paper measured: throughput in both directions, latency of requests and packets, many clients at limited rates,
+/// and the time to replay a cold backup's log. With cold (`replay`) and hot (`replica`) backups, against a service without a backup.
+#[derive(Clone, Debug, Args)]
+pub struct FtTcpBenchOptions {
+    #[command(flatten)]
+    common: BenchRunOptions,
+}
+
+/// The results: medians over the rounds. Each triple is *clean*, *cold*, *hot*.
+#[derive(Clone, Debug, Serialize)]
+struct FtTcpReport {
+    ok: bool,
+    rounds: u32,
+    calibration: Calibration,
+    throughput: Vec<ThroughputRow>,
+    request_us: [Spread; 3],
+    packet_us: [Spread; 3],
+    paced: Vec<PacedRow>,
+    /// From the fault to the reply, in milliseconds, cold and hot, for each number of bytes of [`REPLAYED`]. Detection is included.
+    takeover_ms: [[f64; 2]; 2],
+    cold_ms_per_mb: f64,
+    hot_ms_per_mb: f64,
+    missed: Vec<String>,
+}
+
+/// Throughput in one direction (paper, Figures 2 and 3).
+#[derive(Clone, Debug, Serialize)]
+struct ThroughputRow {
+    service: &'static str,
+    /// Rate of the client's link. `None`: unlimited.
+    mbit: Option<u32>,
+    /// `in`: to the server.
+    direction: &'static str,
+    megabytes_per_s: [f64; 3],
+    cold_ratio: f64,
+    hot_ratio: f64,
+}
+
+/// Rate of each client, in 1000 bytes per second (paper, section 5.2).
+#[derive(Clone, Debug, Serialize)]
+struct PacedRow {
+    clients: u32,
+    kilobytes_per_s: [f64; 3],
+}
+
+/// A distribution, as the paper's Table 1 gives it.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Spread {
+    count: usize,
+    minimum: f64,
+    mean: f64,
+    median: f64,
+    maximum: f64,
+    standard_deviation: f64,
+}
+
+impl Spread {
+    fn of(values: &[f64]) -> Self {
+        let count = values.len();
+        let mean = values.iter().sum::<f64>() / count as f64;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        Self {
+            count,
+            minimum: values.iter().copied().fold(f64::INFINITY, f64::min),
+            mean,
+            median: median(values.to_vec()),
+            maximum: values.iter().copied().fold(0.0, f64::max),
+            standard_deviation: (squares / (count as f64 - 1.0)).sqrt(),
+        }
+    }
+}
+
+/// All measurements of one variant.
+#[derive(Default)]
+struct FtTcpSamples {
+    /// For each service of [`SERVICES`], for each rate: in and out, in 10⁶ bytes per second.
+    throughput: [[[Vec<f64>; 2]; SHAPES_MBIT.len()]; SERVICES.len()],
+    /// In 10⁶ bytes per second.
+    stream: Vec<f64>,
+    exchange: ExchangeTimes,
+    /// For each number of clients.
+    paced: [Vec<f64>; PACED_CLIENTS.len()],
+}
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// If a step fails. A missed target is no error.
+pub fn run(options: &FtTcpBenchOptions) -> Result<LabOutcome> {
+    let common = &options.common;
+    let daemon = common.daemon.path()?;
+    let calibration = Calibration::measure();
+    let teardown = Teardown::start()?;
+    let measured = measure(common.rounds, &daemon, &teardown);
+    teardown.finish()?;
+    let (samples, takeovers) = measured?;
+    let report = FtTcpReport::of(common.rounds, calibration, &samples, takeovers);
+    conclude(common.json, report.ok, &report, || report.print())
+}
+
+type Takeovers = [[f64; 2]; 2];
+
+fn measure(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<([FtTcpSamples; 3], Takeovers)> {
+    let directory = in_memory(&format!("ft-tcp-{}", std::process::id()), teardown)?;
+    let content = PatternFiles::generate(&directory, &[])?;
+    let set = |serving: Serving, variant: BenchVariant, name: &str| {
+        let run = format!("{}{name}", std::process::id());
+        BenchTestbed::set(&run, variant, serving, &content, daemon, teardown)
+    };
+    let progress = ProgressBar::new(u64::from(rounds) * 10);
+    let mut samples: [FtTcpSamples; 3] = Default::default();
+    for (service, (name, serving)) in SERVICES.into_iter().enumerate() {
+        let mut testbeds = Vec::new();
+        for (variant_name, variant) in VARIANTS {
+            testbeds.push(set(
+                serving,
+                variant,
+                &format!("{}{service}", &variant_name[..2]),
+            )?);
+        }
+        for round in 0..rounds as usize {
+            progress.set_message(format!("round {}: {name}", round + 1));
+            for turn in 0..testbeds.len() {
+                let index = (turn + round) % testbeds.len();
+                let (testbed, samples) = (&testbeds[index], &mut samples[index]);
+                take_transfers(testbed, serving, &mut samples.throughput[service])
+                    .and_then(|()| match serving {
+                        Serving::Sink => take_others(testbed, samples),
+                        Serving::Files | Serving::Values => Ok(()),
+                    })
+                    .context(VARIANTS[index].0)?;
+                progress.inc(1);
+            }
+        }
+    }
+    let mut takeovers: [[Vec<f64>; 2]; 2] = Default::default();
+    for round in 0..rounds {
+        progress.set_message(format!("round {}: takeovers", round + 1));
+        for (way, (name, variant)) in VARIANTS[1..].iter().enumerate() {
+            for (size, bytes) in REPLAYED.into_iter().enumerate() {
+                let testbed = set(Serving::Sink, *variant, &format!("{}{size}{round}", &name[..1]))?;
+                let ms = take_over(&testbed, bytes).with_context(|| format!("{name}, {bytes} bytes"))?;
+                takeovers[way][size].push(ms);
+                progress.inc(1);
+            }
+        }
+    }
+    progress.finish_and_clear();
+    Ok((samples, takeovers.map(|sizes| sizes.map(median))))
+}
+
+/// Runs one end of the load at the client, and reads its report.
+fn load<T: DeserializeOwned>(testbed: &BenchTestbed, command: &str, arguments: &[String]) -> Result<T> {
+    let mut process = testbed.network.client.command(std::env::current_exe()?)?;
+    process.args([LOAD, command, &testbed.service.to_string()]);
+    let output = process.args(arguments).output().context("start the load")?;
+    ensure!(
+        output.status.success(),
+        "{command} {arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    serde_json::from_slice(&output.stdout).context("the load's report")
+}
+
+/// Transfers in both directions at each rate.
+fn take_transfers(
+    testbed: &BenchTestbed,
+    serving: Serving,
+    throughput: &mut [[Vec<f64>; 2]; SHAPES_MBIT.len()],
+) -> Result<()> {
+    for (mbit, rates) in SHAPES_MBIT.into_iter().zip(throughput) {
+        let bytes = BYTES_PER_MBIT * u64::from(mbit);
+        testbed.shape(Some(mbit))?;
+        let transfers: [Transfer; 2] = match serving {
+            Serving::Values => [
+                load(testbed, "store", &[bytes.to_string()])?,
+                load(testbed, "fetch", &[])?,
+            ],
+            Serving::Sink | Serving::Files => [
+                load(testbed, "upload", &[bytes.to_string()])?,
+                load(testbed, "download", &[format!("/zeros/{bytes}")])?,
+            ],
+        };
+        testbed.shape(None)?;
+        for (rates, transfer) in rates.iter_mut().zip(transfers) {
+            rates.push(megabytes_per_s(transfer));
+        }
+    }
+    Ok(())
+}
+
+fn megabytes_per_s(transfer: Transfer) -> f64 {
+    transfer.bytes as f64 / 1e6 / transfer.seconds
+}
+
+/// The stream, the short requests and the paced clients.
+fn take_others(testbed: &BenchTestbed, samples: &mut FtTcpSamples) -> Result<()> {
+    let arguments = [STREAM_KILOBYTES, STREAM_SECONDS].map(|number| number.to_string());
+    let streamed = load(testbed, "stream", &arguments)?;
+    samples.stream.push(megabytes_per_s(streamed));
+    let times: ExchangeTimes = load(testbed, "exchange", &[REQUESTS.to_string()])?;
+    samples.exchange.request_us.extend(times.request_us);
+    samples.exchange.packet_us.extend(times.packet_us);
+    testbed.shape(Some(PACED_MBIT))?;
+    for (clients, rates) in PACED_CLIENTS.into_iter().zip(&mut samples.paced) {
+        let arguments = [clients, PACED_KILOBYTES, PACED_SECONDS].map(|number| number.to_string());
+        rates.extend(load::<Vec<f64>>(testbed, "paced", &arguments)?);
+    }
+    testbed.shape(None)
+}
+
+/// Lets a client upload `bytes` but for the last byte, turns the primary's power off, and lets the client send the last byte. Returns the
+/// time until the survivor has replied, in milliseconds. It replies when its application has read all bytes.
+fn take_over(testbed: &BenchTestbed, bytes: u64) -> Result<f64> {
+    let mut command = testbed.network.client.command(std::env::current_exe()?)?;
+    command.args([LOAD, "hold", &testbed.service.to_string(), &bytes.to_string()]);
+    let mut client = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("start the client")?;
+    let mut output = BufReader::new(client.stdout.take().context("a pipe")?);
+    let mut line = String::new();
+    output.read_line(&mut line)?;
+    ensure!(line == "sent\n", "the client has not sent its bytes");
+    wait_protected(testbed)?;
+    testbed.power_off_primary()?;
+    client.stdin.take().context("a pipe")?.write_all(b"go\n")?;
+    line.clear();
+    output.read_line(&mut line)?;
+    ensure!(client.wait()?.success(), "the client got no reply");
+    line.trim().parse().context("the client's time")
+}
+
+/// Waits until the backup protects the client's connection.
+fn wait_protected(testbed: &BenchTestbed) -> Result<()> {
+    std::thread::sleep(SETTLE);
+    let deadline = Instant::now() + TAKEOVER_LIMIT;
+    while testbed.status(1)?.connections.get("protected") != Some(&1) {
+        ensure!(Instant::now() < deadline, "the connection is not protected");
+        std::thread::sleep(SETTLE / 10);
+    }
+    Ok(())
+}
+
+impl FtTcpReport {
+    fn of(
+        rounds: u32,
+        calibration: Calibration,
+        samples: &[FtTcpSamples; 3],
+        takeover_ms: Takeovers,
+    ) -> Self {
+        let per_mb = |[small, large]: [f64; 2]| (large - small) / ((REPLAYED[1] - REPLAYED[0]) as f64 / 1e6);
+        let mut report = Self {
+            ok: false,
+            rounds,
+            calibration,
+            throughput: throughput(samples),
+            request_us: samples.each_ref().map(|one| Spread::of(&one.exchange.request_us)),
+            packet_us: samples.each_ref().map(|one| Spread::of(&one.exchange.packet_us)),
+            paced: paced(samples),
+            takeover_ms,
+            cold_ms_per_mb: per_mb(takeover_ms[0]),
+            hot_ms_per_mb: per_mb(takeover_ms[1]),
+            missed: Vec::new(),
+        };
+        report.missed = target::missed(&report.targets());
+        report.ok = report.missed.is_empty();
+        report
+    }
+
+    fn targets(&self) -> [BenchTarget; 6] {
+        use Bound::{AtLeast, AtMost};
+        let target = |name, value, bound| BenchTarget { name, value, bound };
+        let worst = |ratio: fn(&ThroughputRow) -> f64| {
+            self.throughput.iter().map(ratio).fold(f64::INFINITY, f64::min)
+        };
+        let slowdown = |index: usize| self.request_us[index].median / self.request_us[0].median;
+        let slowest = self.paced.iter().filter(|row| row.clients <= 20);
+        let slowest = slowest
+            .flat_map(|row| row.kilobytes_per_s)
+            .fold(f64::INFINITY, f64::min);
+        [
+            target(
+                "cold throughput / clean, worst",
+                worst(|row| row.cold_ratio),
+                AtLeast(0.982),
+            ),
+            target(
+                "hot throughput / clean, worst",
+                worst(|row| row.hot_ratio),
+                AtLeast(0.982),
+            ),
+            target("cold request latency / clean", slowdown(1), AtMost(1.3)),
+            target("hot request latency / clean", slowdown(2), AtMost(1.3)),
+            target(
+                "slowest of up to 20 clients at 50 kB/s, kB/s",
+                slowest,
+                AtLeast(0.98 * f64::from(PACED_KILOBYTES)),
+            ),
+            target("cold replay, ms per MB", self.cold_ms_per_mb, AtMost(2.0)),
+        ]
+    }
+
+    fn print(&self) {
+        say!("{}", self.calibration);
+        say!("medians of {} rounds\n", self.rounds);
+        target::print(&self.targets());
+        say!("\n{:<38}{:>10}{:>10}{:>10}", "", "clean", "cold", "hot");
+        for row in &self.throughput {
+            let [clean, cold, hot] = row.megabytes_per_s;
+            let link = row
+                .mbit
+                .map_or_else(String::new, |mbit| format!(" at {mbit} Mbit/s"));
+            let name = format!("{} {}{link}, MB/s", row.service, row.direction);
+            say!("{name:<38}{clean:>10.3}{cold:>10.3}{hot:>10.3}");
+        }
+        for (name, spreads) in [("request", &self.request_us), ("packet", &self.packet_us)] {
+            let figures: [(&str, fn(&Spread) -> f64); 4] = [
+                ("minimum", |spread| spread.minimum),
+                ("mean", |spread| spread.mean),
+                ("maximum", |spread| spread.maximum),
+                ("deviation", |spread| spread.standard_deviation),
+            ];
+            for (figure, value) in figures {
+                let [clean, cold, hot] = spreads.each_ref().map(value);
+                let name = format!("{name} latency, {figure}, µs");
+                say!("{name:<38}{clean:>10.1}{cold:>10.1}{hot:>10.1}");
+            }
+        }
+        for row in &self.paced {
+            let [clean, cold, hot] = row.kilobytes_per_s;
+            let name = format!("{} clients at 50 kB/s, kB/s each", row.clients);
+            say!("{name:<38}{clean:>10.2}{cold:>10.2}{hot:>10.2}");
+        }
+        for (size, bytes) in REPLAYED.into_iter().enumerate() {
+            let name = format!("reply after a fault, {} MB, ms", bytes / 1_000_000);
+            let [cold, hot] = self.takeover_ms.map(|sizes| sizes[size]);
+            say!("{name:<38}{:>10}{cold:>10.1}{hot:>10.1}", "");
+        }
+        let (cold, hot) = (self.cold_ms_per_mb, self.hot_ms_per_mb);
+        say!(
+            "{:<38}{:>10}{cold:>10.3}{hot:>10.3}",
+            "takeover, ms per MB of input",
+            ""
+        );
+        say!(
+            "\nthe paper: throughput ≥ 0.982 of clean; requests 2.2 ms clean, 5.8 cold, 6.2 hot; packets 0.7 ms and 2.3; cold replay 20 ms per MB"
+        );
+    }
+}
+
+fn throughput(samples: &[FtTcpSamples; 3]) -> Vec<ThroughputRow> {
+    let row = |service, mbit, direction, rates: [f64; 3]| ThroughputRow {
+        service,
+        mbit,
+        direction,
+        megabytes_per_s: rates,
+        cold_ratio: rates[1] / rates[0],
+        hot_ratio: rates[2] / rates[0],
+    };
+    let mut rows = Vec::new();
+    for (service, (name, _)) in SERVICES.into_iter().enumerate() {
+        for (shape, mbit) in SHAPES_MBIT.into_iter().enumerate() {
+            for (way, direction) in ["in", "out"].into_iter().enumerate() {
+                let rates = |one: &FtTcpSamples| median(one.throughput[service][shape][way].clone());
+                rows.push(row(name, Some(mbit), direction, samples.each_ref().map(rates)));
+            }
+        }
+    }
+    let rates = samples.each_ref().map(|one| median(one.stream.clone()));
+    rows.push(row("stream", None, "out", rates));
+    rows
+}
+
+fn paced(samples: &[FtTcpSamples; 3]) -> Vec<PacedRow> {
+    let row = |(index, clients): (usize, u32)| PacedRow {
+        clients,
+        kilobytes_per_s: samples.each_ref().map(|one| median(one.paced[index].clone())),
+    };
+    PACED_CLIENTS.into_iter().enumerate().map(row).collect()
+}
