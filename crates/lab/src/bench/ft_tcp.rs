@@ -4,8 +4,9 @@
 //! policy `replica`. Its mode PRS is the only commit mode that is built. `ttcp` is the benchmark's own sink. Redis takes the place of the file
 //! server (Samba), and a paced download that of the streaming server (DSS).
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,10 @@ use serde::de::DeserializeOwned;
 use super::calibration::Calibration;
 use super::load::{ExchangeTimes, LOAD, Transfer};
 use super::options::BenchRunOptions;
+use super::outage::{self, OutageTrace};
 use super::target::{self, BenchTarget, Bound, median};
 use super::testbed::{BenchTestbed, BenchVariant, Serving};
+use crate::figure;
 use crate::node::PatternFiles;
 use crate::run::{LabOutcome, conclude, in_memory};
 use crate::teardown::Teardown;
@@ -76,6 +79,9 @@ const VARIANTS: [(&str, BenchVariant); 3] = [
 pub struct FtTcpBenchOptions {
     #[command(flatten)]
     common: BenchRunOptions,
+    /// Directory for the paper's Figure 4, as CSV and SVG; created if it does not exist.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
 }
 
 /// The results: medians over the rounds. Each triple is *clean*, *cold*, *hot*.
@@ -84,6 +90,9 @@ struct FtTcpReport {
     ok: bool,
     rounds: u32,
     calibration: Calibration,
+    /// Throughput of the variants with a backup divided by that without one: the worst over the rates, by service, direction, mode and
+    /// backup, for example `ttcp-in/prs/hot`.
+    throughput_ratio: BTreeMap<String, f64>,
     throughput: Vec<ThroughputRow>,
     request_us: [Spread; 3],
     packet_us: [Spread; 3],
@@ -92,6 +101,9 @@ struct FtTcpReport {
     takeover_ms: [[f64; 2]; 2],
     cold_ms_per_mb: f64,
     hot_ms_per_mb: f64,
+    /// An outage of two seconds (paper, Figure 4): what the client sends meanwhile is logged, or lost.
+    outage_logged: OutageTrace,
+    outage_lost: OutageTrace,
     missed: Vec<String>,
 }
 
@@ -165,14 +177,21 @@ pub fn run(options: &FtTcpBenchOptions) -> Result<LabOutcome> {
     let teardown = Teardown::start()?;
     let measured = measure(common.rounds, &daemon, &teardown);
     teardown.finish()?;
-    let (samples, takeovers) = measured?;
-    let report = FtTcpReport::of(common.rounds, calibration, &samples, takeovers);
+    let (samples, takeovers, outages) = measured?;
+    if let Some(out) = &options.out {
+        std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
+        let [logged, lost] = &outages;
+        let named = [("input is logged", logged), ("input is lost", lost)];
+        figure::save(&outage::figure(named), out)?;
+    }
+    let report = FtTcpReport::of(common.rounds, calibration, &samples, takeovers, outages);
     conclude(common.json, report.ok, &report, || report.print())
 }
 
 type Takeovers = [[f64; 2]; 2];
+type Measured = ([FtTcpSamples; 3], Takeovers, [OutageTrace; 2]);
 
-fn measure(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<([FtTcpSamples; 3], Takeovers)> {
+fn measure(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<Measured> {
     let directory = in_memory(&format!("ft-tcp-{}", std::process::id()), teardown)?;
     let content = PatternFiles::generate(&directory, &[])?;
     let set = |serving: Serving, variant: BenchVariant, name: &str| {
@@ -217,8 +236,18 @@ fn measure(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<([FtTcpSam
             }
         }
     }
+    progress.set_message("outages");
+    let outage = |is_fed: bool| {
+        let testbed = set(
+            Serving::Sink,
+            outage::SLOW_TO_NOTICE,
+            if is_fed { "o1" } else { "o0" },
+        )?;
+        outage::play(&testbed, is_fed, &directory)
+    };
+    let outages = [outage(true)?, outage(false)?];
     progress.finish_and_clear();
-    Ok((samples, takeovers.map(|sizes| sizes.map(median))))
+    Ok((samples, takeovers.map(|sizes| sizes.map(median)), outages))
 }
 
 /// Runs one end of the load at the client, and reads its report.
@@ -321,19 +350,24 @@ impl FtTcpReport {
         calibration: Calibration,
         samples: &[FtTcpSamples; 3],
         takeover_ms: Takeovers,
+        [outage_logged, outage_lost]: [OutageTrace; 2],
     ) -> Self {
         let per_mb = |[small, large]: [f64; 2]| (large - small) / ((REPLAYED[1] - REPLAYED[0]) as f64 / 1e6);
+        let throughput = throughput(samples);
         let mut report = Self {
             ok: false,
             rounds,
             calibration,
-            throughput: throughput(samples),
+            throughput_ratio: ratios(&throughput),
+            throughput,
             request_us: samples.each_ref().map(|one| Spread::of(&one.exchange.request_us)),
             packet_us: samples.each_ref().map(|one| Spread::of(&one.exchange.packet_us)),
             paced: paced(samples),
             takeover_ms,
             cold_ms_per_mb: per_mb(takeover_ms[0]),
             hot_ms_per_mb: per_mb(takeover_ms[1]),
+            outage_logged,
+            outage_lost,
             missed: Vec::new(),
         };
         report.missed = target::missed(&report.targets());
@@ -416,6 +450,11 @@ impl FtTcpReport {
             "takeover, ms per MB of input",
             ""
         );
+        let outages = [("logged", &self.outage_logged), ("lost", &self.outage_lost)];
+        for (what, outage) in outages {
+            let (gap, stall) = (outage.retransmission_gap_ms, outage.stall_ms);
+            say!("an outage of 2 s, input {what}: retransmission gap {gap:.1} ms, stall {stall:.0} ms");
+        }
         say!(
             "\nthe paper: throughput ≥ 0.982 of clean; requests 2.2 ms clean, 5.8 cold, 6.2 hot; packets 0.7 ms and 2.3; cold replay 20 ms per MB"
         );
@@ -445,10 +484,75 @@ fn throughput(samples: &[FtTcpSamples; 3]) -> Vec<ThroughputRow> {
     rows
 }
 
+fn ratios(rows: &[ThroughputRow]) -> BTreeMap<String, f64> {
+    let mut worst = BTreeMap::new();
+    for row in rows {
+        for (backup, ratio) in [("cold", row.cold_ratio), ("hot", row.hot_ratio)] {
+            let service = row.service.replace(' ', "-");
+            let known = worst
+                .entry(format!("{service}-{}/prs/{backup}", row.direction))
+                .or_insert(ratio);
+            *known = ratio.min(*known);
+        }
+    }
+    worst
+}
+
 fn paced(samples: &[FtTcpSamples; 3]) -> Vec<PacedRow> {
     let row = |(index, clients): (usize, u32)| PacedRow {
         clients,
         kilobytes_per_s: samples.each_ref().map(|one| median(one.paced[index].clone())),
     };
     PACED_CLIENTS.into_iter().enumerate().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_is_that_of_its_values() {
+        let spread = Spread::of(&[1.0, 2.0, 6.0]);
+        assert_eq!(
+            (spread.minimum, spread.mean, spread.median, spread.maximum),
+            (1.0, 3.0, 2.0, 6.0)
+        );
+        assert!((spread.standard_deviation - 7_f64.sqrt()).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_time_per_megabyte_does_not_contain_what_every_takeover_costs() {
+        let report = |takeover_ms| {
+            let one = |rate| FtTcpSamples {
+                throughput: std::array::from_fn(|_| std::array::from_fn(|_| [vec![rate], vec![rate]])),
+                stream: vec![0.02],
+                exchange: ExchangeTimes {
+                    request_us: vec![100.0],
+                    packet_us: vec![20.0],
+                },
+                paced: std::array::from_fn(|_| vec![50.0]),
+            };
+            let samples = [10.0, 9.9, 9.0].map(one);
+            FtTcpReport::of(
+                1,
+                Calibration::measure(),
+                &samples,
+                takeover_ms,
+                Default::default(),
+            )
+        };
+        let replayed = REPLAYED.map(|bytes| 500.0 + bytes as f64 / 1e6 * 1.5);
+        let report = report([replayed, [500.0; 2]]);
+        assert!(
+            (report.cold_ms_per_mb - 1.5).abs() < 1e-9,
+            "{}",
+            report.cold_ms_per_mb
+        );
+        assert!(report.hot_ms_per_mb.abs() < 1e-9);
+        assert_eq!(report.throughput_ratio["file-server-in/prs/hot"], 0.9);
+        let [missed] = &report.missed[..] else {
+            panic!("{:?}", report.missed)
+        };
+        assert!(missed.starts_with("hot throughput / clean, worst"), "{missed}");
+    }
 }

@@ -372,3 +372,64 @@ fn write_zeros(writer: &mut impl Write, bytes: u64) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sink for one connection, and its address.
+    fn sink_once() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                serve(stream.unwrap()).unwrap();
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn the_sink_answers_each_kind_of_request_on_one_connection() {
+        let mut stream = connect(sink_once()).unwrap();
+        stream
+            .write_all(b"GET /zeros/5 HTTP/1.1\r\nHost: a\r\n\r\n")
+            .unwrap();
+        stream
+            .write_all(b"PUT / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc")
+            .unwrap();
+        stream.write_all(b"SHORT 4   \nSHORT 2\n").unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut replies = String::new();
+        stream.read_to_string(&mut replies).unwrap();
+        let head = |length| format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+        assert_eq!(replies, format!("{}\0\0\0\0\0{}......", head(5), head(0)));
+    }
+
+    #[test]
+    fn exchanges_have_the_papers_sizes() {
+        let times = exchange(sink_once(), 3).unwrap();
+        assert_eq!((times.request_us.len(), times.packet_us.len()), (3, 3));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = std::thread::spawn(move || exchange(address, 1));
+        let (mut stream, _) = listener.accept().unwrap();
+        for (request, reply) in SHORT_EXCHANGES {
+            let mut asked = vec![0; request];
+            stream.read_exact(&mut asked).unwrap();
+            assert_eq!(asked.iter().position(|&byte| byte == b'\n'), Some(request - 1));
+            stream.write_all(&vec![0; reply]).unwrap();
+        }
+        client.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn paced_bytes_arrive_and_are_all_there() {
+        let rates = paced(sink_once(), 1, 50, 1).unwrap();
+        assert_eq!(rates.len(), 1);
+        assert_eq!(stream(sink_once(), 50, 1).unwrap().bytes, 50_000);
+        let transfer = download(sink_once(), "/zeros/300000").unwrap();
+        assert_eq!(transfer.bytes, 300_000);
+        assert_eq!(upload(sink_once(), 300_000).unwrap().bytes, 300_000);
+    }
+}

@@ -6,6 +6,7 @@ mod ft_tcp;
 pub mod load;
 mod measure;
 mod options;
+mod outage;
 mod pair;
 mod scale;
 pub mod sim;

@@ -41,6 +41,8 @@ pub const PATIENT: BenchVariant = BenchVariant::Steadfast {
 };
 /// Largest size of a connection's log if the policy is not `http`, in megabytes. It holds all that a benchmark sends.
 const LOG_MB: u32 = 512;
+/// The daemon's default of `agent_timeout_ms`. The timeout must not be shorter than detection.
+const AGENT_TIMEOUT_MS: u32 = 1000;
 /// Time for the end of a node's processes.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
@@ -116,6 +118,8 @@ impl BenchTestbed {
                 let addresses = NODES.map(|node| vec![IpAddr::V4(node.v4)]);
                 let mut pair = PairSetup::new(daemon.to_owned(), run, service, addresses);
                 (pair.missed, pair.policy) = (missed, policy);
+                let detection_ms = missed * pair.heartbeat_ms;
+                pair.agent_timeout_ms = (detection_ms > AGENT_TIMEOUT_MS).then_some(detection_ms);
                 if policy != "http" {
                     pair.log.log_mb = Some(LOG_MB);
                 }

@@ -33,8 +33,9 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use self::catalogue::CatalogueEntry;
-use self::chart::Figure;
+pub use self::chart::{Axis, Figure, Panel, Series, Shape};
 use self::claims::FigureClaimVerdict;
+pub use self::palette::Colour;
 use self::results::Results;
 use self::scenario::FigureScenario;
 use self::shard::{Manifest, Shard};
@@ -159,6 +160,17 @@ fn manifest(options: &FigureOptions, figures: &[&CatalogueEntry]) -> Result<Mani
     })
 }
 
+/// Writes a figure as CSV and as SVG. Returns the SVG document.
+///
+/// # Errors
+/// If an axis has no length, or a file cannot be written.
+pub fn save(figure: &Figure, out: &Path) -> Result<String> {
+    let svg = draw::svg(figure)?;
+    write(&out.join(format!("{}.csv", figure.name)), &figure.csv()?)?;
+    write(&out.join(format!("{}.svg", figure.name)), svg.as_bytes())?;
+    Ok(svg)
+}
+
 /// Writes rows, figures and report, and prints the verdicts.
 fn finish(out: &Path, manifest: &Manifest, results: &Results, took: Duration) -> Result<LabOutcome> {
     let entries = figures(&manifest.name)?;
@@ -170,10 +182,7 @@ fn finish(out: &Path, manifest: &Manifest, results: &Results, took: Duration) ->
     }
     let mut drawn = Vec::new();
     for figure in &figures {
-        let svg = draw::svg(figure)?;
-        write(&out.join(format!("{}.csv", figure.name)), &figure.csv()?)?;
-        write(&out.join(format!("{}.svg", figure.name)), svg.as_bytes())?;
-        drawn.push(svg);
+        drawn.push(save(figure, out)?);
     }
     let names: Vec<_> = entries.iter().map(|entry| entry.name).collect();
     // Claims hold for our own scenarios only, not for the user's file.
