@@ -129,6 +129,14 @@ pub fn progress(connection: &OwnedFd) -> Result<ApplicationProgress, ProgressErr
     Err(ProgressError::Restless)
 }
 
+/// The kernel's number of a socket. It stays after the socket's connection was destroyed, and no later socket gets it.
+///
+/// # Errors
+/// The kernel's error.
+pub fn cookie(socket: &OwnedFd) -> io::Result<u64> {
+    SockRef::from(socket).cookie()
+}
+
 /// Number of segments that the socket's TCP has sent again.
 ///
 /// # Errors

@@ -402,7 +402,10 @@ impl Kernel for LinuxKernel {
     fn release(&mut self, service: ServiceIndex, clients: &[SocketAddr]) {
         let vip = self.services[usize::from(service)].vip;
         match linux::network::sockets::destroy_clients(vip, clients) {
-            Ok(sockets) => tracing::debug!(%vip, sockets, "connections released to the other node"),
+            Ok(sockets) => {
+                tracing::debug!(%vip, sockets = sockets.len(), "connections released to the other node");
+                self.exports.moved_sockets().note(sockets);
+            }
             Err(error) => {
                 tracing::error!(%error, %vip, "cannot destroy the sockets of connections that have moved")
             }

@@ -139,7 +139,11 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
         metrics::serve(metrics.listen, move || Ok(metrics::exposition(&asker.status()?)))?;
     }
     kernel.start_keeper(config)?;
-    let snapshots = snapshots::serve(config, &asker, kernel.exports.import_counter())?;
+    let snapshots = snapshots::serve(
+        config,
+        &asker,
+        (kernel.exports.import_counter(), kernel.exports.moved_sockets()),
+    )?;
     let peer_status = control::PeerStatus {
         name: config.peer.name.clone(),
         address: config.peer.address,

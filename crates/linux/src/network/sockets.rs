@@ -99,7 +99,7 @@ pub fn destroy_dying(vip: SocketAddr, clients: &[SocketAddr]) -> Result<usize, N
             let (family, id) = connection(vip, client);
             // The found id has the socket's cookie. So only this socket is destroyed, and not a new one with the same addresses.
             if let Some(found) = diag.look_up(family, 0, &id)?.filter(FoundSocket::is_dying) {
-                destroyed += usize::from(diag.destroy(family, &found.id)?);
+                destroyed += usize::from(diag.destroy(found.family, &found.id)?);
             }
         }
         Ok(destroyed)
@@ -108,19 +108,21 @@ pub fn destroy_dying(vip: SocketAddr, clients: &[SocketAddr]) -> Result<usize, N
 }
 
 /// Destroys the connections between `clients` and `vip`, whoever owns them, without sending anything beyond this node's guards. Returns
-/// their number.
+/// the kernel's numbers of the destroyed sockets ([`cookie`](crate::application::cookie)).
 ///
 /// # Errors
 /// The kernel's error.
-pub fn destroy_clients(vip: SocketAddr, clients: &[SocketAddr]) -> Result<usize, NetworkError> {
-    let run = || -> io::Result<usize> {
+pub fn destroy_clients(vip: SocketAddr, clients: &[SocketAddr]) -> Result<Vec<u64>, NetworkError> {
+    let run = || -> io::Result<Vec<u64>> {
         let diag = SockDiag::open()?;
-        let mut destroyed = 0;
+        let mut destroyed = Vec::new();
         for &client in clients {
             let (family, id) = connection(vip, client);
             let is_listener = |found: &FoundSocket| LISTENING >> found.state & 1 == 1;
-            if let Some(found) = diag.look_up(family, 0, &id)?.filter(|found| !is_listener(found)) {
-                destroyed += usize::from(diag.destroy(family, &found.id)?);
+            if let Some(found) = diag.look_up(family, 0, &id)?.filter(|found| !is_listener(found))
+                && diag.destroy(found.family, &found.id)?
+            {
+                destroyed.push(cookie_of(&found.id));
             }
         }
         Ok(destroyed)
@@ -310,8 +312,9 @@ impl SockDiag {
                 outcome => outcome.map(|()| None),
             };
         }
-        let [_, state] = answer.bytes(0);
+        let [family, state] = answer.bytes(0);
         Ok(Some(FoundSocket {
+            family,
             state,
             id: answer.bytes(4),
             message: answer.body.to_vec(),
@@ -325,6 +328,8 @@ fn cookie_of(id: &SocketId) -> u64 {
 
 /// A socket that was looked up.
 struct FoundSocket {
+    /// The socket's own family, which is also the form of its id. For an IPv4 connection of an IPv6 socket this is AF_INET6.
+    family: u8,
     state: u8,
     id: SocketId,
     message: Vec<u8>,

@@ -30,8 +30,8 @@ use tokio::sync::Semaphore;
 use crate::config::Config;
 use crate::control::Asker;
 use server::{SnapshotServer, SnapshotService, StreamStarts};
-use waiting::ImportCounter;
 pub use waiting::WaitingExports;
+use waiting::{ImportCounter, MovedSockets};
 
 /// Maximum number of connections of applications. Others wait in the kernel's queue.
 const CLIENTS_MAX: usize = 16_384;
@@ -56,7 +56,7 @@ impl Drop for SnapshotSocket {
 pub fn serve(
     config: &Config,
     asker: &Asker,
-    imported: ImportCounter,
+    (imported, moved): (ImportCounter, MovedSockets),
 ) -> anyhow::Result<Option<SnapshotSocket>> {
     let services = (0..).zip(&config.services);
     let services = services.filter(|(_, service)| service.policy == RestartPolicy::Snapshot);
@@ -82,6 +82,7 @@ pub fn serve(
         asker: asker.clone(),
         receiving: Semaphore::new(RECEIVING_MAX),
         imported,
+        moved,
         stream_starts,
     });
     let path = &config.node.snapshot_socket;

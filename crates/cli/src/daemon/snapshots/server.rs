@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use linux::application::{ApplicationProgress, ProgressError, progress};
+use linux::application::{ApplicationProgress, ProgressError, cookie, progress};
 use proto::Seq;
 use proto::action::ServiceIndex;
 use proto::export::{ExportOutcome, ExportPlace, STATE_MAX};
@@ -16,7 +16,7 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 
 use super::request::{self, Answer, Operation, RequestAndConnection, Status};
-use super::waiting::ImportCounter;
+use super::waiting::{ImportCounter, MovedSockets};
 use crate::control::{Asker, ExportRequest};
 use crate::keepers;
 
@@ -51,6 +51,7 @@ pub(super) struct SnapshotServer {
     /// Room for states that are being received.
     pub receiving: Semaphore,
     pub imported: ImportCounter,
+    pub moved: MovedSockets,
     pub stream_starts: StreamStarts,
 }
 
@@ -155,9 +156,11 @@ impl SnapshotServer {
     /// application may have set SO_LINGER, with which the close may wait.
     async fn progress(&self, connection: OwnedFd) -> Result<ApplicationProgress, Status> {
         let progress = progress(&connection);
+        let has_moved = cookie(&connection).is_ok_and(|socket| self.moved.contains(socket));
         drop(tokio::task::spawn_blocking(move || drop(connection)));
         match progress {
             Ok(progress) => Ok(progress),
+            Err(_) if has_moved => Err(Status::Moved),
             Err(ProgressError::NotAConnection) => Err(Status::NotProtected),
             Err(ProgressError::Restless) => Err(Status::TimedOut),
             Err(ProgressError::Ended(local)) => match self.find(local) {

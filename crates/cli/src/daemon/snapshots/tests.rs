@@ -17,6 +17,7 @@ struct ServerTestbed {
     calls: Receiver<Call>,
     application: TcpStream,
     client: TcpStream,
+    moved: MovedSockets,
     _control: ControlServer,
 }
 
@@ -33,12 +34,14 @@ impl ServerTestbed {
             vip,
             application: "127.0.0.1:1".parse().expect("an address"),
         };
+        let moved = MovedSockets::default();
         let server = Arc::new(SnapshotServer {
             services: vec![service],
             state_dir: directory.path().to_owned(),
             asker,
             receiving: Semaphore::new(RECEIVING_MAX),
             imported: ImportCounter::default(),
+            moved: moved.clone(),
             stream_starts: Box::new(|_, _| Ok(Some(STARTS))),
         });
         let path = directory.path().join("snapshots.sock");
@@ -53,6 +56,7 @@ impl ServerTestbed {
             calls,
             application,
             client,
+            moved,
             _control: control,
         }
     }
@@ -193,6 +197,24 @@ fn bad_requests_have_an_answer() {
         ask(&mut server, operation, 0, b"", connection);
         assert_eq!(hear(&mut server), (7, 0, 0));
         assert_eq!(server.read(&mut [0]).unwrap(), 0, "the server hangs up");
+    }
+}
+
+/// A single connection has moved while its service has not. The application learns this from each later call.
+#[test]
+fn calls_on_a_connection_that_has_moved_say_so() {
+    let mut testbed = ServerTestbed::new();
+    let mut server = testbed.connect();
+    let descriptor = testbed.application.try_clone().unwrap().into();
+    testbed
+        .moved
+        .note([linux::application::cookie(&descriptor).unwrap()]);
+    testbed.application.shutdown(Shutdown::Both).unwrap();
+    testbed.client.read_to_end(&mut Vec::new()).unwrap();
+    for operation in [1, 2, 3] {
+        let (size, state): (_, &[u8]) = if operation == 3 { (9, b"") } else { (1, b"a") };
+        ask(&mut server, operation, size, state, Some(&testbed.application));
+        assert_eq!(hear(&mut server), (1, 0, 0), "operation {operation}");
     }
 }
 

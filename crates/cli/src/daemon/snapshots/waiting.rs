@@ -1,6 +1,6 @@
 //! The applications' calls that wait for their outcome, and counters of calls and imports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use proto::action::ServiceIndex;
@@ -22,6 +22,37 @@ pub struct WaitingExports {
     /// Number of calls that had an outcome, by service and outcome.
     outcomes: BTreeMap<(ServiceIndex, &'static str), u64>,
     imported: ImportCounter,
+    moved: MovedSockets,
+}
+
+/// Maximum number of sockets in [`MovedSockets`].
+const MOVED_MAX: usize = 16_384;
+
+/// The latest sockets whose connections have moved to the other node, by the kernel's numbers of sockets. An application may still have their
+/// descriptors. Clones share the sockets.
+#[derive(Clone, Default)]
+pub struct MovedSockets(Arc<Mutex<(BTreeSet<u64>, VecDeque<u64>)>>);
+
+impl MovedSockets {
+    pub fn note(&self, sockets: impl IntoIterator<Item = u64>) {
+        let mut moved = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (known, in_order) = &mut *moved;
+        for socket in sockets {
+            if known.insert(socket) {
+                in_order.push_back(socket);
+            }
+            if in_order.len() > MOVED_MAX
+                && let Some(oldest) = in_order.pop_front()
+            {
+                known.remove(&oldest);
+            }
+        }
+    }
+
+    pub fn contains(&self, socket: u64) -> bool {
+        let moved = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        moved.0.contains(&socket)
+    }
 }
 
 /// Counts the states that applications have imported, by service. Clones share the counts.
@@ -55,6 +86,11 @@ impl WaitingExports {
         self.imported.clone()
     }
 
+    /// The sockets whose connections have moved, for the thread that serves applications.
+    pub fn moved_sockets(&self) -> MovedSockets {
+        self.moved.clone()
+    }
+
     /// Number of calls of a service that had each outcome, and number of imports.
     pub fn counters(&self, service: ServiceIndex) -> impl Iterator<Item = (String, u64)> {
         let outcomes = OUTCOMES.into_iter().map(move |outcome| {
@@ -82,5 +118,20 @@ impl WaitingExports {
                 let _ = reply.send(outcome.clone()); // fails only if the application has gone away
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_sockets_are_known() {
+        let moved = MovedSockets::default();
+        let last = MOVED_MAX as u64;
+        moved.clone().note(0..=last);
+        moved.note([last]); // known already
+        let known = [0, 1, last, last + 1].map(|socket| moved.contains(socket));
+        assert_eq!(known, [false, true, true, false]);
     }
 }

@@ -7,6 +7,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 use super::part::{PrimaryConnection, SERVICES, vips};
 use super::*;
+use crate::application::cookie;
 use crate::packet_socket::{FRAME_MAX, PacketSocket, VIRTIO_HEADER};
 
 /// The states of all TCP sockets of `service` except listeners, sorted.
@@ -163,7 +164,13 @@ fn ipv4_connections_of_an_ipv6_listener_are_found_and_others_stay() {
             .map(|_| PrimaryConnection::begin_at(&world, &listener, service))
             .collect();
         all.iter_mut().for_each(PrimaryConnection::go_on);
-        assert_eq!(primary.run(|| sockets::destroy(service).unwrap()), 3);
+        // A destroyed socket keeps its number.
+        let client = all[0].client.local_addr().unwrap();
+        let server = all[0].server.try_clone().unwrap().into();
+        let number = cookie(&server).unwrap();
+        let destroyed = primary.run(|| sockets::destroy_clients(service, &[client]).unwrap());
+        assert_eq!((destroyed, cookie(&server).unwrap()), (vec![number], number));
+        assert_eq!(primary.run(|| sockets::destroy(service).unwrap()), 2);
         PrimaryConnection::begin_at(&world, &listener, service).go_on();
         primary.run(|| sockets::destroy(service).unwrap());
     }
