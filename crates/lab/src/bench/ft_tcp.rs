@@ -152,6 +152,17 @@ impl Spread {
             standard_deviation: (squares / (count as f64 - 1.0)).sqrt(),
         }
     }
+
+    /// The columns of the paper's table, and the median.
+    fn figures(&self) -> [(&'static str, f64); 5] {
+        [
+            ("minimum", self.minimum),
+            ("mean", self.mean),
+            ("median", self.median),
+            ("maximum", self.maximum),
+            ("deviation", self.standard_deviation),
+        ]
+    }
 }
 
 /// All measurements of one variant.
@@ -421,19 +432,7 @@ impl FtTcpReport {
             let name = format!("{} {}{link}, MB/s", row.service, row.direction);
             say!("{name:<38}{clean:>10.3}{cold:>10.3}{hot:>10.3}");
         }
-        for (name, spreads) in [("request", &self.request_us), ("packet", &self.packet_us)] {
-            let figures: [(&str, fn(&Spread) -> f64); 4] = [
-                ("minimum", |spread| spread.minimum),
-                ("mean", |spread| spread.mean),
-                ("maximum", |spread| spread.maximum),
-                ("deviation", |spread| spread.standard_deviation),
-            ];
-            for (figure, value) in figures {
-                let [clean, cold, hot] = spreads.each_ref().map(value);
-                let name = format!("{name} latency, {figure}, µs");
-                say!("{name:<38}{clean:>10.1}{cold:>10.1}{hot:>10.1}");
-            }
-        }
+        self.print_latencies();
         for row in &self.paced {
             let [clean, cold, hot] = row.kilobytes_per_s;
             let name = format!("{} clients at 50 kB/s, kB/s each", row.clients);
@@ -458,6 +457,16 @@ impl FtTcpReport {
         say!(
             "\nthe paper: throughput ≥ 0.982 of clean; requests 2.2 ms clean, 5.8 cold, 6.2 hot; packets 0.7 ms and 2.3; cold replay 20 ms per MB"
         );
+    }
+
+    fn print_latencies(&self) {
+        for (name, spreads) in [("request", &self.request_us), ("packet", &self.packet_us)] {
+            let [clean, cold, hot] = spreads.each_ref().map(Spread::figures);
+            for ((figure, clean), ((_, cold), (_, hot))) in clean.into_iter().zip(cold.into_iter().zip(hot)) {
+                let name = format!("{name} latency, {figure}, µs");
+                say!("{name:<38}{clean:>10.1}{cold:>10.1}{hot:>10.1}");
+            }
+        }
     }
 }
 
