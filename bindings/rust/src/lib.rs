@@ -176,9 +176,20 @@ fn import_growing(
     }
 }
 
+/// The path of the agent's socket. `None`: no agent is used.
+static PATH: OnceLock<Option<PathBuf>> = OnceLock::new();
+
+/// Uses the agent whose socket is at `path`, whatever `STEADFAST_SNAPSHOTS` says. `None`: the program runs without an agent. To be called
+/// before the first export or import.
+///
+/// # Errors
+/// The path that was not taken, because the program uses another one already.
+pub fn use_agent(path: Option<PathBuf>) -> Result<(), Option<PathBuf>> {
+    PATH.set(path)
+}
+
 /// Calls `work` with the agent of this thread.
 fn with_agent<T>(work: impl FnOnce(&mut SnapshotAgent) -> T) -> T {
-    static PATH: OnceLock<Option<PathBuf>> = OnceLock::new();
     thread_local! {
         static AGENT: RefCell<SnapshotAgent> = RefCell::new(SnapshotAgent::new(
             PATH.get_or_init(|| agent::path(std::env::var_os("STEADFAST_SNAPSHOTS"))).clone(),

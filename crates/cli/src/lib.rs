@@ -13,5 +13,7 @@ mod keepers;
 pub mod lock;
 pub mod metrics;
 mod program;
+pub mod stage;
+mod stop;
 pub mod tunnel;
 mod wakeup;

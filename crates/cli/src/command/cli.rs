@@ -81,7 +81,13 @@ pub(super) enum Command {
     /// Connects to the application for each session, and serves the socket at which the application exports and imports its state
     /// (libsteadfast).
     Accept(SessionOptions),
-    /// Check the configuration of a node, an edge, a tunnel or a proxy against this machine and its network, and change nothing
+    /// Hold back each reply of an HTTP/1 application until the backup has the whole reply, until SIGTERM or SIGINT
+    ///
+    /// Runs on both nodes, at the service's port, before the application. The service has policy `snapshot`. So each client gets one
+    /// consistent reply wherever a failure comes, even if the application's replies are random. At SIGTERM, replies that are under way
+    /// are completed. See docs/restart-staged.md.
+    Stage(SessionOptions),
+    /// Check the configuration of a node, an edge, a tunnel, a proxy or a stage against this machine and its network, and change nothing
     CheckConfig {
         #[command(flatten)]
         config: ConfigFile,
@@ -257,7 +263,7 @@ pub(super) struct TunnelOptions {
     pub log_format: LogFormat,
 }
 
-/// Options of a proxy, or of a server's half.
+/// Options of a proxy, of a server's half, or of a stage.
 #[derive(Args, Debug)]
 pub(super) struct SessionOptions {
     /// The configuration

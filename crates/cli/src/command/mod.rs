@@ -15,21 +15,25 @@ mod node;
 mod order;
 mod run;
 mod show;
+mod stage;
 mod stderr;
 #[cfg(test)]
 mod tests;
 mod text;
 mod tunnel;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser as _;
 
 use crate::config::EdgeSettings;
 use crate::daemon::RecordingTarget;
+use crate::stage::StageSettings;
 use crate::tunnel::TunnelFile;
 use cli::{Cli, Command};
 pub use entry::Program;
+use error::CommandError;
 use stderr::tell;
 
 /// Does what the command line says.
@@ -61,22 +65,12 @@ pub fn main(program: &Program) -> ExitCode {
         Command::Tunnel(options) => tunnel::run(options),
         Command::Connect(options) => connect::connect(&options),
         Command::Accept(options) => connect::accept(&options),
-        // `--without-peer` changes nothing for an edge or a tunnel, because neither check asks a peer. `--in-place` changes nothing either:
-        // the program that replaces an edge in place makes this same check, and a tunnel is not replaced in place.
-        Command::CheckConfig { config, .. } if EdgeSettings::is_in(&config.config) => {
-            edge::check(&config.config)
-        }
-        Command::CheckConfig { config, .. } if TunnelFile::is_in(&config.config) => {
-            tunnel::check(&config.config)
-        }
-        Command::CheckConfig { config, .. } if connect::is_in(&config.config) => {
-            connect::check(&config.config)
-        }
+        Command::Stage(options) => stage::run(&options),
         Command::CheckConfig {
             config,
             without_peer,
             in_place,
-        } => check::check(program, &config.config, without_peer, in_place),
+        } => check_config(program, &config.config, without_peer, in_place),
         Command::Status { node, json } => show::status(&node, json),
         Command::Connections {
             node,
@@ -102,5 +96,27 @@ pub fn main(program: &Program) -> ExitCode {
             tell(format_args!("{failure}"));
             failure.exit_code().into()
         }
+    }
+}
+
+/// Checks a file by what it configures. `--without-peer` changes nothing for an edge, a tunnel, a proxy or a stage, because their checks ask
+/// no peer. `--in-place` changes nothing either: the program that replaces an edge in place makes this same check, and the others are not
+/// replaced in place.
+fn check_config(
+    program: &Program,
+    file: &Path,
+    without_peer: bool,
+    in_place: bool,
+) -> Result<(), CommandError> {
+    if EdgeSettings::is_in(file) {
+        edge::check(file)
+    } else if TunnelFile::is_in(file) {
+        tunnel::check(file)
+    } else if connect::is_in(file) {
+        connect::check(file)
+    } else if StageSettings::is_in(file) {
+        stage::check(file)
+    } else {
+        check::check(program, file, without_peer, in_place)
     }
 }

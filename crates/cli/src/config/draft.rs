@@ -20,6 +20,7 @@ pub(super) struct Draft {
     pub(super) primary: Option<String>,
     pub(super) peer_address: Option<IpAddr>,
     pub(super) application: Option<SocketAddr>,
+    pub(super) staged_application: Option<SocketAddr>,
     pub(super) volatile_headers: Option<Vec<String>>,
     pub(super) reexecute: Option<Reexecute>,
     pub(super) cut_replies: Option<CutReplies>,
@@ -69,6 +70,7 @@ impl Draft {
             application: self
                 .application
                 .unwrap_or_else(|| Self::default_application(address, port)),
+            staged_application: self.staged_application,
             volatile_headers: self.volatile_headers.unwrap_or_else(date),
             reexecute: self.reexecute.unwrap_or_default(),
             cut_replies: self.cut_replies.unwrap_or_default(),

@@ -272,6 +272,7 @@ fn service<'a>(reading: &'a mut ConfigReader<'_>, index: usize, value: &'a Spann
         primary: table.required("primary", "the name of this node or of its peer", name),
         peer_address: table.optional("peer_address", address),
         application: table.optional("application", application),
+        staged_application: table.optional("staged_application", application),
         volatile_headers: table.optional("volatile_headers", list(header)),
         reexecute: table.optional("reexecute", reexecute),
         cut_replies: table.optional("cut_replies", cut_replies),

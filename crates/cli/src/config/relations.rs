@@ -112,6 +112,16 @@ fn alone(
     {
         reading.problem(&field("state_sync"), "belongs to policy = \"replica\" only");
     }
+    if draft.staged_application.is_some()
+        && draft
+            .policy
+            .is_some_and(|policy| policy != RestartPolicy::Snapshot)
+    {
+        reading.problem(
+            &field("staged_application"),
+            "belongs to policy = \"snapshot\" only",
+        );
+    }
     let Some(vip) = draft.address else { return };
     if let Some(host) = draft
         .claim_ping
@@ -141,22 +151,38 @@ fn alone(
         );
         reading.problem(&field("peer_address"), what);
     }
-    let Some(application) = draft.application else {
-        return;
-    };
+    let applications = [
+        ("application", draft.application),
+        ("staged_application", draft.staged_application),
+    ];
+    for (key, application) in applications {
+        if let Some(application) = application {
+            place_of_application(reading, &field(key), application, vip, vips);
+        }
+    }
+}
+
+/// Checks the address of a local application.
+fn place_of_application(
+    reading: &mut ConfigReader<'_>,
+    field: &str,
+    application: SocketAddr,
+    vip: IpAddr,
+    vips: &[IpAddr],
+) {
     if vips.contains(&application.ip()) {
         let what = format!(
             "{application} is at a service's address, where relayed connections would collide with the clients' \
              own; allowed: another address of this node, such as loopback"
         );
-        reading.problem(&field("application"), what);
+        reading.problem(field, what);
     }
     if application.is_ipv4() != vip.is_ipv4() {
         let what = format!(
             "{application} and the service's address {vip} are of different families; allowed: an {} address",
             family(vip)
         );
-        reading.problem(&field("application"), what);
+        reading.problem(field, what);
     }
 }
 
@@ -189,6 +215,19 @@ fn pairwise(reading: &mut ConfigReader<'_>, drafts: &[Draft]) {
         let application = draft
             .application
             .unwrap_or_else(|| Draft::default_application(vip, port));
+        if draft.staged_application == Some(application) {
+            let what =
+                format!("{application} is the address of the stage itself; allowed: another address or port");
+            reading.problem(&format!("service[{index}].staged_application"), what);
+        }
+        if let Some(staged) = draft.staged_application
+            && let Some(first) = first(&mut applications, staged, index)
+        {
+            let what = format!(
+                "{staged} is also an application of service[{first}]; allowed: another address or port"
+            );
+            reading.problem(&format!("service[{index}].staged_application"), what);
+        }
         if let Some(first) = first(&mut applications, application, index) {
             let allowed = match vip {
                 IpAddr::V4(_) => format!("another local address, such as 127.0.0.2:{port}"),

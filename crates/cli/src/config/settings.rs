@@ -155,6 +155,9 @@ pub struct ServiceSettings {
     /// `application`: address and port at which the local application listens. It must not be at a VIP. Default: the loopback
     /// address and the service's port.
     pub application: SocketAddr,
+    /// `staged_application`: address and port at which the application behind `steadfast stage` listens; `snapshot` only. The node leads
+    /// its replies to clients' addresses back to the stage. Default: none.
+    pub staged_application: Option<SocketAddr>,
     /// `volatile_headers`: names, in lower case, of reply headers that may differ when a request is executed again. These headers may
     /// always differ: `age`, `connection`, `date`, `expires`, `keep-alive`, `server-timing`, `set-cookie`, `x-correlation-id`,
     /// `x-request-id`, `x-response-time`, `x-runtime`. `http` only. Default `["date"]`, which adds nothing.

@@ -159,6 +159,7 @@ fn the_smallest_file_has_the_documented_defaults() {
         role: NodeRole::Backup,
         peer_address: "10.0.0.3".parse().unwrap(),
         application: "127.0.0.1:80".parse().unwrap(),
+        staged_application: None,
         volatile_headers: vec!["date".to_owned()],
         reexecute: Reexecute::IDEMPOTENT,
         cut_replies: CutReplies::Rest,

@@ -20,6 +20,7 @@ pub use settings::{AcceptSettings, ConnectSettings};
 use tokio::sync::Notify;
 
 use crate::control::ControlServer;
+use crate::stop::stopped;
 
 /// File that marks a state directory as a proxy's.
 const MARK: &str = "connect";
@@ -84,17 +85,4 @@ fn run(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
         .build()
         .context("the runtime")?;
     tokio::task::LocalSet::new().block_on(&runtime, work)
-}
-
-/// Completes at SIGTERM or SIGINT.
-fn stopped() -> anyhow::Result<impl Future<Output = ()>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate()).context("catching SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("catching SIGINT")?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
 }

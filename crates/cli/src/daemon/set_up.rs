@@ -230,6 +230,7 @@ fn plan(config: &Config) -> network::NetworkPlan {
             interface: service.interface.clone(),
             peer: service.peer_address,
             application: service.application,
+            staged_application: service.staged_application,
         })
         .collect();
     network::NetworkPlan {

@@ -15,6 +15,7 @@ mod opaque;
 mod replica;
 mod requests;
 mod snapshot;
+mod stage;
 mod start;
 mod tunnel;
 mod tunnel_options;

@@ -18,6 +18,10 @@ mod workload;
 pub use plan::{ClientEvent, ClientOrder, ClientPlan, Protocol, Until, Workload};
 pub use process::{CLIENT, ClientProcess};
 pub use progress::Gap;
+#[cfg(test)]
+pub use progress::ProgressSample;
+#[cfg(test)]
+pub use report::ConnectionReport;
 pub use report::{ClientFailure, ClientReport, Spread};
 pub use run::main;
 

@@ -43,6 +43,8 @@ pub struct ClientPlan {
     /// Whether any request that stores something may be refused (503), because the nodes may have given up the connection's log. Otherwise
     /// only a request that must not be executed twice may be refused.
     pub refusable: bool,
+    /// Whether the replies of a workload `request` are random (HTTP only). A client that is refused then connects anew, and asks again.
+    pub random: bool,
 }
 
 /// Application protocols.
@@ -212,6 +214,7 @@ impl ClientPlan {
             timeline_points: 512,
             hashed: usize::MAX,
             refusable: false,
+            random: false,
         }
     }
 

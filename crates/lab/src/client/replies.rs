@@ -22,6 +22,9 @@ pub enum Head {
     /// An HTTP/1.1 head of status 200 that keeps the connection open and announces the content by its length
     /// (RFC 9112 §6.3).
     Http,
+    /// As [`Http`](Self::Http), with random content whose SHA-256 the head announces (`X-Sha256`). A head of status 503 as with
+    /// [`Stored`](Self::Stored) is correct too.
+    Random,
 }
 
 /// A part of a pattern.
@@ -70,6 +73,16 @@ pub enum Wrong {
         /// The beginning of the bytes that were due.
         expected: String,
     },
+    /// Random content that is not what its own head announces: it is of two executions, or damaged.
+    #[error("reply {index}: the head announces the hash {announced}, but the content has {received}")]
+    Hash {
+        /// Replies completed before this one.
+        index: u64,
+        /// SHA-256 that the head announces.
+        announced: String,
+        /// SHA-256 of the received content.
+        received: String,
+    },
     /// An HTTP head that does not fit the request.
     #[error("reply {index}: {what}")]
     HttpHead {
@@ -97,6 +110,10 @@ pub struct Replies {
     bytes_received: u64,
     bytes_confirmed: u64,
     hash: Option<Sha256>,
+    /// SHA-256 that the head of the present reply announces, and the hash of its content so far.
+    announced: Option<(String, Sha256)>,
+    /// SHA-256 of each random content that came.
+    random: Vec<String>,
     was_refused: bool,
 }
 
@@ -157,6 +174,16 @@ impl Replies {
         self.was_refused
     }
 
+    /// Takes back a refusal, because the client connects anew.
+    pub fn forgive(&mut self) {
+        self.was_refused = false;
+    }
+
+    /// SHA-256 of each random content that came, in hexadecimal.
+    pub fn random(&self) -> &[String] {
+        &self.random
+    }
+
     /// SHA-256 of the content received since [`Self::start_hash`], in hexadecimal.
     pub fn sha256(&self) -> Option<String> {
         self.hash.clone().map(|hash| pattern::hex(&hash.finalize()))
@@ -181,17 +208,24 @@ impl Replies {
                 DueReplyPart::Head { gathered } => {
                     let advance = take_head(gathered, reply, bytes, self.completed)?;
                     self.was_refused |= advance.is_refusal;
+                    if advance.done && reply.head == Head::Random {
+                        self.announced = announced(gathered).map(|hash| (hash, Sha256::new()));
+                    }
                     advance
                 }
                 DueReplyPart::Content { done } => {
                     let content = reply.content.expect("only replies with content get here");
                     let count = (bytes.len() as u64).min(content.len - *done) as usize;
-                    pattern::check(content.seed, content.offset + *done, &bytes[..count]).map_err(
-                        |mismatch| Wrong::Content {
-                            seed: content.seed,
-                            mismatch,
-                        },
-                    )?;
+                    if let Some((_, hash)) = &mut self.announced {
+                        hash.update(&bytes[..count]);
+                    } else {
+                        pattern::check(content.seed, content.offset + *done, &bytes[..count]).map_err(
+                            |mismatch| Wrong::Content {
+                                seed: content.seed,
+                                mismatch,
+                            },
+                        )?;
+                    }
                     if let Some(hash) = &mut self.hash {
                         hash.update(&bytes[..count]);
                     }
@@ -206,14 +240,33 @@ impl Replies {
             if !advance.done {
                 return Ok(()); // all bytes are used
             }
+            if matches!(self.part, DueReplyPart::Content { .. }) {
+                self.compare_hash()?;
+            }
             self.next_part();
         }
+    }
+
+    /// Compares random content that is complete with what its head has announced.
+    fn compare_hash(&mut self) -> Result<(), Wrong> {
+        if let Some((announced, hash)) = self.announced.take() {
+            let received = pattern::hex(&hash.finalize());
+            if received != announced {
+                return Err(Wrong::Hash {
+                    index: self.completed,
+                    announced,
+                    received,
+                });
+            }
+            self.random.push(received);
+        }
+        Ok(())
     }
 
     fn next_part(&mut self) {
         let reply = self.due.front().expect("a part of it was just completed");
         self.part = match (&self.part, reply.content) {
-            (DueReplyPart::Head { .. }, Some(content)) if content.len > 0 => {
+            (DueReplyPart::Head { .. }, Some(content)) if content.len > 0 && !self.was_refused => {
                 DueReplyPart::Content { done: 0 }
             }
             (DueReplyPart::Head { .. } | DueReplyPart::Content { .. }, _) => DueReplyPart::Tail { done: 0 },
@@ -253,13 +306,14 @@ fn take_head(gathered: &mut Vec<u8>, reply: &DueReply, bytes: &[u8], index: u64)
             gathered.extend_from_slice(&bytes[..advance.count]);
             Ok(advance)
         }
-        Head::Http | Head::Stored { .. } => {
+        Head::Http | Head::Random | Head::Stored { .. } => {
             let before = gathered.len();
             let room = HTTP_HEAD_MAX.saturating_sub(before).min(bytes.len());
             gathered.extend_from_slice(&bytes[..room]);
             let wrong = |what| Wrong::HttpHead { index, what };
             let checked = match reply.head {
                 Head::Stored { may_be_refused } => check_stored(gathered, may_be_refused),
+                Head::Random if gathered.starts_with(b"HTTP/1.1 503 ") => check_stored(gathered, true),
                 _ => {
                     let length = reply.content.map_or(0, |content| content.len);
                     check_http_head(gathered, length).map(|whole| whole.map(|whole| (whole, false)))
@@ -277,6 +331,18 @@ fn take_head(gathered: &mut Vec<u8>, reply: &DueReply, bytes: &[u8], index: u64)
             }
         }
     }
+}
+
+/// The hash that a complete head announces.
+fn announced(head: &[u8]) -> Option<String> {
+    let mut headers = [httparse::EMPTY_HEADER; HTTP_HEADERS_MAX];
+    let mut response = httparse::Response::new(&mut headers);
+    parse_head(&mut response, head).ok()??;
+    let hash = response
+        .headers
+        .iter()
+        .find(|one| one.name.eq_ignore_ascii_case("x-sha256"))?;
+    Some(String::from_utf8_lossy(hash.value).into_owned())
 }
 
 fn take_literal(literal: &[u8], done: usize, bytes: &[u8], index: u64) -> Result<Advance, Wrong> {
@@ -526,5 +592,60 @@ mod tests {
         );
         assert_eq!(after(true, REFUSAL), Ok((0, true, 0)));
         assert!(after(false, REFUSAL).is_err());
+    }
+
+    fn random(body: &[u8], announced: &str) -> (DueReply, Vec<u8>) {
+        let due = DueReply {
+            head: Head::Random,
+            content: Some(PatternRange {
+                seed: 0,
+                offset: 0,
+                len: body.len() as u64,
+            }),
+            tail: b"",
+            confirms: 0,
+        };
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nX-Sha256: {announced}\r\n\r\n",
+            body.len()
+        );
+        (due, [head.as_bytes(), body].concat())
+    }
+
+    #[test]
+    fn random_content_is_what_its_own_head_announces() {
+        let body = body();
+        let hash = pattern::hex(&Sha256::digest(&body));
+        for piece in [1, 7, 5000] {
+            let mut replies = Replies::default();
+            let (due, bytes) = random(&body, &hash);
+            replies.expect(due);
+            for bytes in bytes.chunks(piece) {
+                replies.receive(bytes).unwrap();
+            }
+            assert_eq!((replies.due(), replies.random()), (0, &[hash.clone()][..]));
+        }
+        let mut damaged = body.clone();
+        damaged[500] ^= 1;
+        let (due, bytes) = random(&damaged, &hash);
+        let mut replies = Replies::default();
+        replies.expect(due);
+        let wrong = replies.receive(&bytes).unwrap_err();
+        assert!(matches!(wrong, Wrong::Hash { .. }), "{wrong}");
+    }
+
+    #[test]
+    fn a_refused_random_request_is_asked_again() {
+        let body = body();
+        let hash = pattern::hex(&Sha256::digest(&body));
+        let (due, bytes) = random(&body, &hash);
+        let mut replies = Replies::default();
+        replies.expect(due.clone());
+        replies.receive(REFUSAL).unwrap();
+        assert!(replies.was_refused() && replies.due() == 0 && replies.random().is_empty());
+        replies.forgive();
+        replies.expect(due);
+        replies.receive(&bytes).unwrap();
+        assert_eq!(replies.random(), [hash]);
     }
 }

@@ -22,7 +22,7 @@ pub struct ClientReport {
 }
 
 /// One connection.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ConnectionReport {
     /// The client's address and port; `None` if the connection was never established.
     pub local: Option<SocketAddr>,
@@ -40,6 +40,12 @@ pub struct ConnectionReport {
     pub bytes_sent: u64,
     /// Whether the last request was refused (503). A refusal is allowed if the request must not or cannot be executed again.
     pub was_refused: bool,
+    /// SHA-256 of each random content that came; empty if content is not random.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub random: Vec<String>,
+    /// Number of requests that were refused and asked again.
+    #[serde(default)]
+    pub asked_again: u64,
     /// SHA-256 of the content due and of the content received; `None` if the plan did not ask for it.
     pub sha256: Option<Sha256Pair>,
     /// The reason why the connection ended early. `None`: all content was correct, and the connection was closed in order.

@@ -35,6 +35,24 @@ pub fn http_get(host: &str, seed: u64, len: u64, padding: usize, rate: Option<u6
     }
 }
 
+/// GET of `len` random bytes, which are different each time.
+pub fn http_random(host: &str, len: u64) -> PreparedRequest {
+    let text = format!("GET /random.cgi?{len} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: steadfast-lab\r\n\r\n");
+    PreparedRequest {
+        bytes: text.into_bytes(),
+        replies: vec![DueReply {
+            head: Head::Random,
+            content: Some(PatternRange {
+                seed: 0,
+                offset: 0,
+                len,
+            }),
+            tail: b"",
+            confirms: 0,
+        }],
+    }
+}
+
 /// How content is stored over HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreMethod {
@@ -234,7 +252,7 @@ mod tests {
     fn head(request: &PreparedRequest) -> String {
         match &request.replies[0].head {
             Head::Exactly(bytes) => bytes.escape_ascii().to_string(),
-            Head::Http | Head::Stored { .. } => "http".into(),
+            Head::Http | Head::Random | Head::Stored { .. } => "http".into(),
         }
     }
 

@@ -102,6 +102,7 @@ struct FinishedConnection {
     connection: Rc<ClientConnection>,
     failure: Option<Failed>,
     due: DueContent,
+    asked_again: u64,
     at: proto::Instant,
 }
 
@@ -189,6 +190,7 @@ impl ClientRun {
             latency: &self.latency,
             exchanges: 0.into(),
             was_refused: false.into(),
+            asked_again: 0.into(),
         };
         let conversation = async {
             let handshake = self.handshakes.acquire().await.expect("never closed");
@@ -207,6 +209,7 @@ impl ClientRun {
                 failure,
             }),
             due: task.due(),
+            asked_again: task.asked_again.get(),
             connection,
             at,
         }
@@ -268,6 +271,8 @@ impl FinishedConnection {
             bytes_received: replies.bytes_received(),
             bytes_sent: replies.bytes_confirmed(),
             was_refused: replies.was_refused(),
+            random: replies.random().to_vec(),
+            asked_again: self.asked_again,
             sha256: replies.sha256().map(|received| Sha256Pair {
                 expected: pattern::sha256(seed, period, len),
                 received,

@@ -32,6 +32,8 @@ pub struct Task<'a> {
     pub exchanges: Cell<u64>,
     /// Whether the server has refused a request and closes (workload `post`).
     pub was_refused: Cell<bool>,
+    /// Number of random requests that were refused. The client has connected anew and asked again.
+    pub asked_again: Cell<u64>,
 }
 
 /// The content that a connection must receive.
@@ -54,6 +56,8 @@ const PIPELINED: usize = 32;
 const DOWNLOAD_VALUE: u64 = 1 << 20;
 /// Number of the first key that is used for a note. A note is written on one connection and read back on a later one.
 const NOTES: u64 = 1 << 32;
+/// Time between a refusal and the next connection.
+const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 /// Size in bytes of an uploaded value. Redis refuses values above 512 MiB, and copies a value to grow it.
 const UPLOAD_VALUE: u64 = 64 << 20;
 
@@ -108,7 +112,7 @@ impl Task<'_> {
             Workload::Request { size, until } => {
                 let count = match until {
                     Until::Count(count) => count,
-                    Until::Told => self.exchanges.get(),
+                    Until::Told => self.exchanges.get() - self.asked_again.get(),
                 };
                 (if http { size } else { u64::MAX }, count * size)
             }
@@ -224,17 +228,28 @@ impl Task<'_> {
                 () = pace.wait_for(size) => self.small_exchange(connection, size, 0).await?,
                 failure = connection.fails() => return Err(failure),
             }
+            if connection.replies.borrow().was_refused() {
+                self.asked_again.set(self.asked_again.get() + 1);
+                connection.replies.borrow_mut().forgive();
+                self.connect_anew(connection).await?;
+                tokio::time::sleep(REFUSED_PAUSE).await;
+            }
             if *self.reconnect.borrow() > times {
                 self.read_note(connection, times).await?;
-                connection.close().await?;
-                connection.enter(ConnectionPhase::Connect);
-                connection.connect(self.plan.server).await?;
-                connection.enter(ConnectionPhase::Flow);
+                self.connect_anew(connection).await?;
                 times += 1;
                 self.note(connection, times).await?;
             }
         }
         self.read_note(connection, times).await
+    }
+
+    async fn connect_anew(&self, connection: &ClientConnection) -> Result<(), ClientFailure> {
+        connection.close().await?;
+        connection.enter(ConnectionPhase::Connect);
+        connection.connect(self.plan.server).await?;
+        connection.enter(ConnectionPhase::Flow);
+        Ok(())
     }
 
     /// Writes a note to the server if the server keeps state (Redis). The task's next connection reads the note.
@@ -303,6 +318,9 @@ impl Task<'_> {
             _ => None,
         };
         let host = self.plan.server.to_string();
+        if self.plan.random {
+            return requests::http_random(&host, len);
+        }
         requests::http_get(&host, self.plan.seed, len, padding, rate)
     }
 

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use proto::Instant;
 use serde::Serialize;
 
+use super::random::RandomReplies;
 use crate::client::ClientReport;
 use crate::clock::{ClockOffset, as_nanos};
 use crate::node::{AtLimitOption, ReportedConnection, ReportedTakeover};
@@ -45,6 +46,8 @@ pub struct RunFacts {
     pub aftermath: Aftermath,
     /// The rounds, if the run has rounds.
     pub rounds: Vec<CrashRound>,
+    /// What random replies show, if the server's replies are random.
+    pub random: Option<RandomReplies>,
     /// The log just before the fault, if the run tests a log's limit.
     pub log: Option<LogAtFault>,
     /// Offset from the monotonic clock to the wall clock. The captures and the verdict have wall-clock times. All other fields have

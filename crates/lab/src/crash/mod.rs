@@ -5,6 +5,7 @@ mod command;
 mod durations;
 mod facts;
 mod play;
+mod random;
 mod report;
 mod round_report;
 mod rounds;

@@ -5,15 +5,16 @@ use std::time::{Duration, Instant as Deadline};
 use anyhow::{Result, bail};
 
 use super::facts::{LogAtFault, RunFacts};
+use super::random::RandomReplies;
 use crate::client::{ClientEvent, ClientProcess};
 use crate::clock::{ClockOffset, monotonic};
-use crate::pair::PairOptions;
 use crate::pair::aftermath::follow;
 use crate::pair::clients::{begin, finish, measure};
 use crate::pair::expect::{changes, expectations};
 use crate::pair::inject::inject;
 use crate::pair::judged::JudgedRun;
 use crate::pair::work::{Moment, Work};
+use crate::pair::{PairOptions, PolicyOption};
 use crate::run::LabRun;
 
 /// Time limit for a run to reach the moment of its fault.
@@ -58,6 +59,15 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
     run.step("finish");
     let client = finish(client, &work)?;
     run.step("judge");
+    let random = work.plan.random.then(|| {
+        RandomReplies::compare(
+            &client,
+            &run.directory,
+            options.policy == PolicyOption::Snapshot,
+            &mut aftermath.problems,
+        )
+    });
+    let random = random.transpose()?;
     let expected = expectations(options, &aftermath, clock);
     let changes = changes(options, target, &aftermath, clock, testbed.pair.detection());
     let judged = JudgedRun::of(testbed, expected, &changes)?;
@@ -70,6 +80,7 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
         target,
         aftermath,
         rounds: Vec::new(),
+        random,
         log,
         clock,
         judged,

@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::busy_stall::BusyStall;
 use super::durations::{Durations, Felt, TakeoverCause};
 use super::facts::{AFTER, BEFORE, FAULT, LogAtFault, RETURN, RunFacts};
+use super::random::RandomReplies;
 use super::round_report::{self, RoundReport};
 use crate::capture::Capture;
 use crate::client::Spread;
@@ -86,6 +87,9 @@ pub struct CrashFindings {
     /// The rounds, with --rounds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     rounds: Vec<RoundReport>,
+    /// What random replies show, if the server's replies are random.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    random: Option<RandomReplies>,
     /// The log just before the fault, for each run that tests the log's limit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     log_at_fault: Vec<LogAtFault>,
@@ -140,6 +144,7 @@ impl CrashFindings {
             failures: failures.take(SHOWN).collect(),
             durations: durations(options, facts),
             log_at_fault: facts.log.iter().cloned().collect(),
+            random: facts.random.clone(),
             first_live_ms: facts.aftermath.takeovers.last().and_then(|takeover| {
                 let first = takeover.first_live_ns?;
                 Some(ms(takeover.declared_ns, first))
@@ -272,6 +277,9 @@ impl LabFindings for CrashFindings {
         self.durations.add(other.durations);
         self.rounds.extend(other.rounds);
         self.log_at_fault.extend(other.log_at_fault);
+        if let Some(random) = other.random {
+            self.random.get_or_insert_default().add(&random);
+        }
         // `None` is less than any value.
         if other.first_live_ms > self.first_live_ms {
             self.first_live_ms = other.first_live_ms;
@@ -316,6 +324,9 @@ impl LabFindings for CrashFindings {
                 text +=
                     &format!("\n  {name:<14} median {median:8.2} ms   p99 {p99:8.2} ms   max {max:8.2} ms");
             }
+        }
+        if let Some(random) = &self.random {
+            text += &format!("\n  {}", random.line());
         }
         if let Some(busy) = self.busy_stall {
             text += &format!("\n  {}", busy.line());

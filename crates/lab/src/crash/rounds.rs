@@ -8,6 +8,7 @@ use anyhow::Result;
 
 use super::facts::{CrashRound, RunFacts};
 use super::play::{FAULT_MARGIN, STALL_WINDOW, wait_for_moment};
+use super::random::RandomReplies;
 use crate::client::{ClientOrder, ClientProcess};
 use crate::clock::{ClockOffset, monotonic};
 use crate::judge::NodeChange;
@@ -142,12 +143,21 @@ impl RoundsRun<'_> {
             client,
             mut rounds,
             role_changes,
-            problems,
+            mut problems,
             ..
         } = self;
         let client = finish(client, work)?;
         let detection = testbed.pair.detection();
         run.step("judge");
+        let random = work.plan.random.then(|| {
+            RandomReplies::compare(
+                &client,
+                &run.directory,
+                options.policy == PolicyOption::Snapshot,
+                &mut problems,
+            )
+        });
+        let random = random.transpose()?;
         let at = |round: &CrashRound| clock.realtime_ns(round.fault_at);
         let deadly = rounds.iter().filter(|round| round.was_primary);
         let expected = of_service(options, deadly.map(at).collect());
@@ -178,6 +188,7 @@ impl RoundsRun<'_> {
             target,
             aftermath,
             rounds,
+            random,
             log: None,
             clock,
             judged,

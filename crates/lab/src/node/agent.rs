@@ -62,6 +62,8 @@ pub struct PairSetup {
     pub heartbeat_port: u16,
     /// The restart policy: `http`, `replica`, `replay` or `snapshot`.
     pub policy: &'static str,
+    /// The local port of the application behind a stage, if there is a stage.
+    pub staged_port: Option<u16>,
     /// With policy `snapshot`: the sockets at which the agents of node a and b take snapshots.
     pub snapshot_sockets: Option<[PathBuf; 2]>,
     /// Whether a replica follows protocols other than HTTP.
@@ -103,6 +105,7 @@ impl PairSetup {
             interface: INTERFACE.to_owned(),
             heartbeat_port: HEARTBEAT_PORT,
             policy: "http",
+            staged_port: None,
             snapshot_sockets: None,
             opaque: false,
             heartbeat_ms: 20,
@@ -213,7 +216,7 @@ interface = \"{interface}\"
 policy = \"{}\"
 primary = \"{primary}\"
 application = \"{loopback}:{port}\"
-{}{}{}{}{}{}",
+{}{}{}{}{}{}{}",
             self.agent_timeout_ms
                 .map_or_else(String::new, |ms| format!("agent_timeout_ms = {ms}\n")),
             self.snapshot_socket(1 - peer),
@@ -228,6 +231,9 @@ application = \"{loopback}:{port}\"
             self.log.table(),
             self.service.ip(),
             self.policy,
+            self.staged_port.map_or_else(String::new, |port| format!(
+                "staged_application = \"{loopback}:{port}\"\n"
+            )),
             self.on_service.map_or_else(String::new, |nodes| format!(
                 "peer_address = \"{}\"\n",
                 nodes[peer]

@@ -143,6 +143,48 @@ mimetype.assign = ( \"\" => \"application/octet-stream\" )
     )
 }
 
+/// lighttpd's configuration with the CGI script `random.cgi` in `own`, at a local port or, if `is_open`, at all IPv4 addresses.
+pub fn cgi(own: &Path, port: u16, is_open: bool) -> String {
+    let own = own.display();
+    let address = if is_open { "0.0.0.0" } else { "127.0.0.1" };
+    format!(
+        "server.modules = ( \"mod_cgi\" )
+server.document-root = \"{own}\"
+server.port = {port}
+server.bind = \"{address}\"
+$SERVER[\"socket\"] == \"[::1]:{port}\" {{ server.set-v6only = \"enable\" }}
+server.pid-file = \"{own}/lighttpd.pid\"
+server.upload-dirs = ( \"{own}\" )
+server.max-fds = {FILES_MAX}
+server.listen-backlog = {BACKLOG}
+server.max-keep-alive-requests = 65535
+server.max-keep-alive-idle = 3600
+server.stream-response-body = 1
+cgi.assign = ( \".cgi\" => \"\" )
+"
+    )
+}
+
+/// The stage's configuration before a local application at `port`. `ipv6`: the service's family. Without a socket for snapshots, the stage
+/// exports nothing.
+pub fn stage(listen: u16, port: u16, ipv6: bool, snapshots: &Path) -> String {
+    let (any, loopback) = if ipv6 {
+        ("[::]", "[::1]")
+    } else {
+        ("0.0.0.0", "127.0.0.1")
+    };
+    format!(
+        "stage = [\"{any}:{listen}\"]
+application = \"{loopback}:{port}\"
+client_address = {}
+snapshot_socket = \"{}\"
+idle_s = 3600
+",
+        !snapshots.as_os_str().is_empty(),
+        snapshots.display()
+    )
+}
+
 /// Arguments of Python's http.server. The server speaks HTTP/1.1, so that connections are kept, and listens at all addresses of both
 /// families.
 pub fn python(files: &Path) -> Vec<String> {

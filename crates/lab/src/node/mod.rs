@@ -12,6 +12,8 @@ mod status;
 pub use self::agent::{AgentProcess, HEARTBEAT_PORT, PairSetup};
 pub use self::arbiter::{ArbiterSetup, Assume, FenceSetup};
 pub use self::log::{AtLimitOption, LogOptions};
-pub use self::server::{DATABASE_PORT, PG_CHECK, PG_CLIENT, PatternFiles, ServerProcess, wait_listening};
+pub use self::server::{
+    DATABASE_PORT, ExportSetup, PG_CHECK, PG_CLIENT, PatternFiles, SENT, ServerProcess, wait_listening,
+};
 pub use self::software::{DEBIAN_PYTHON, PSYCOPG, ServerSoftware, WEBSOCKETS};
 pub use self::status::{ReportedConnection, ReportedService, ReportedStatus, ReportedTakeover};

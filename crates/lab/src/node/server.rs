@@ -2,13 +2,15 @@
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use linux::netns::Netns;
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
@@ -29,6 +31,10 @@ pub const PG_CLIENT: &str = include_str!("../../../../bindings/python/examples/p
 pub const PG_CHECK: &str = include_str!("../../../../bindings/python/examples/pg_check.py");
 /// Port of the front-ends' database, which runs on the router.
 pub const DATABASE_PORT: u16 = 5432;
+/// The CGI script whose replies are random.
+const RANDOM: &str = include_str!("random.py");
+/// File beside that script in which each execution notes what it sends.
+pub const SENT: &str = "sent";
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// Files with the contents that the crate `pattern` generates. The servers on both nodes serve the same files.
@@ -63,6 +69,19 @@ impl PatternFiles {
 #[derive(Debug)]
 pub struct ServerProcess {
     process: LoggedProcess,
+    /// The application, if the server is a stage.
+    behind: Option<LoggedProcess>,
+}
+
+/// How a server exports its state.
+#[derive(Clone, Debug, Default)]
+pub struct ExportSetup {
+    /// The agent's socket. If the path is empty, the server exports nothing.
+    pub snapshots: PathBuf,
+    /// The program `steadfast`, for a stage.
+    pub program: PathBuf,
+    /// Whether the service's address is of IPv6.
+    pub ipv6: bool,
 }
 
 impl ServerProcess {
@@ -86,12 +105,11 @@ impl ServerProcess {
             label,
             content,
             workers,
-            Path::new(""),
+            &ExportSetup::default(),
         )
     }
 
-    /// As [`start`](Self::start), for a server that exports its state to the agent that listens at `snapshots`. If the path is empty, the
-    /// server exports nothing.
+    /// As [`start`](Self::start), for a server that may export its state.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -102,15 +120,76 @@ impl ServerProcess {
         label: &str,
         content: &PatternFiles,
         workers: u32,
-        snapshots: &Path,
+        export: &ExportSetup,
     ) -> Result<Self> {
         let own = directory.join(label);
         fs::create_dir_all(&own).with_context(|| own.display().to_string())?;
         let mut command = command(application, node, &own, &content.directory, workers)?;
-        command.env("STEADFAST_SNAPSHOTS", snapshots);
+        command.env("STEADFAST_SNAPSHOTS", &export.snapshots);
+        let Some(port) = application.staged_port() else {
+            let mut process = LoggedProcess::start(label, command, directory)?;
+            wait_listening(&mut process, node, application.port())?;
+            let behind = None;
+            return Ok(Self { process, behind });
+        };
+        let mut behind = LoggedProcess::start(&format!("behind-{label}"), command, directory)?;
+        wait_listening(&mut behind, node, port)?;
+        let file = own.join("stage.toml");
+        let text = configuration::stage(application.port(), port, export.ipv6, &export.snapshots);
+        fs::write(&file, text).with_context(|| file.display().to_string())?;
+        let mut command = node.command(&export.program)?;
+        command.arg("stage").arg("--config").arg(file);
         let mut process = LoggedProcess::start(label, command, directory)?;
-        wait_listening(&mut process, node, application.port())?;
-        Ok(Self { process })
+        wait_socket(&mut process, node, application.port(), export.ipv6)?;
+        let behind = Some(behind);
+        Ok(Self { process, behind })
+    }
+
+    /// Lets the server's leading process, and all processes that it starts from now on, use only these CPUs.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn use_cpus(&self, cpus: std::ops::Range<usize>) -> Result<()> {
+        let mut set = CpuSet::new();
+        for cpu in cpus {
+            set.set(cpu)?;
+        }
+        sched_setaffinity(self.pid(), &set).context("choose the server's CPUs")
+    }
+
+    /// Sends `signal` to all processes of the application behind the stage.
+    ///
+    /// # Errors
+    /// If the server is no stage, or if the kernel refuses.
+    pub fn signal_behind(&self, signal: Signal) -> Result<()> {
+        let behind = self.behind.as_ref().context("the server is no stage")?;
+        Ok(behind.signal(signal)?)
+    }
+
+    /// Starts the application behind the stage again. Its own files are in `DIRECTORY/LABEL`, as before.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_behind(
+        &mut self,
+        application: ServerSoftware,
+        node: &Netns,
+        directory: &Path,
+        label: &str,
+        content: &PatternFiles,
+    ) -> Result<()> {
+        self.stop_behind();
+        let port = application.staged_port().context("the server is no stage")?;
+        let command = command(application, node, &directory.join(label), &content.directory, 1)?;
+        let mut behind = LoggedProcess::start(&format!("behind-{label}-again"), command, directory)?;
+        wait_listening(&mut behind, node, port)?;
+        self.behind = Some(behind);
+        Ok(())
+    }
+
+    /// Kills the application behind the stage, if it still runs, so that another one can listen.
+    pub fn stop_behind(&mut self) {
+        self.behind = None;
     }
 
     /// Sends `signal` to all processes of the server.
@@ -150,6 +229,14 @@ fn command(
         ServerSoftware::Apache => configuration::apache(own, files, workers),
         ServerSoftware::Lighttpd => configuration::lighttpd(own, files),
         ServerSoftware::Python | ServerSoftware::Redis => String::new(),
+        ServerSoftware::Cgi | ServerSoftware::PlainCgi => {
+            let script = own.join("random.cgi");
+            fs::write(&script, RANDOM)
+                .and_then(|()| fs::set_permissions(&script, fs::Permissions::from_mode(0o755)))
+                .with_context(|| script.display().to_string())?;
+            let port = application.staged_port().unwrap_or(application.port());
+            configuration::cgi(own, port, application == ServerSoftware::PlainCgi)
+        }
         ServerSoftware::FileServer => FILE_SERVER.to_owned(),
         ServerSoftware::PgFrontEnd | ServerSoftware::WrongPgFrontEnd => PG_FRONT_END.to_owned(),
         ServerSoftware::Websockets => ECHO.to_owned(),
@@ -164,7 +251,9 @@ fn command(
             .arg(file)
             .args(["-e", "stderr"]),
         ServerSoftware::Apache => command.arg("-f").arg(file).arg("-DFOREGROUND"),
-        ServerSoftware::Lighttpd => command.arg("-D").arg("-f").arg(file),
+        ServerSoftware::Lighttpd | ServerSoftware::Cgi | ServerSoftware::PlainCgi => {
+            command.arg("-D").arg("-f").arg(file)
+        }
         ServerSoftware::Python => command.args(configuration::python(files)),
         ServerSoftware::Redis => command.args(configuration::redis(own)),
         ServerSoftware::FileServer => {
@@ -213,7 +302,16 @@ fn everywhere(port: u16) -> [String; 2] {
 /// # Errors
 /// If the process ends, or does not listen in time.
 pub fn wait_listening(process: &mut LoggedProcess, node: &Netns, port: u16) -> Result<()> {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    wait_socket(process, node, port, false)
+}
+
+fn wait_socket(process: &mut LoggedProcess, node: &Netns, port: u16, ipv6: bool) -> Result<()> {
+    let loopback = if ipv6 {
+        Ipv6Addr::LOCALHOST.into()
+    } else {
+        IpAddr::from(Ipv4Addr::LOCALHOST)
+    };
+    let address = SocketAddr::from((loopback, port));
     let listens = |_: &LoggedProcess| {
         let connect = node.run(|| TcpStream::connect_timeout(&address, Duration::from_millis(100)));
         matches!(connect, Ok(Ok(_)))

@@ -36,6 +36,11 @@ pub enum ServerSoftware {
     #[value(name = "file-server")]
     #[serde(rename = "file-server")]
     FileServer,
+    /// lighttpd with a CGI script whose replies are random, behind `steadfast stage`.
+    Cgi,
+    /// lighttpd with the same script, without a stage, for `bench coral`.
+    #[value(skip)]
+    PlainCgi,
     /// The PostgreSQL front-end of `bindings/python`, for `pg-exactly-once`. The lab's own clients do not speak to it.
     #[value(skip)]
     #[serde(rename = "pg-front-end")]
@@ -59,6 +64,8 @@ impl ServerSoftware {
             Self::Python => "python3",
             Self::Redis => "redis-server",
             Self::FileServer => "file-server",
+            Self::Cgi => "cgi",
+            Self::PlainCgi => "plain-cgi",
             Self::PgFrontEnd | Self::WrongPgFrontEnd => "pg-front-end",
             Self::Websockets => "websockets",
         }
@@ -68,6 +75,7 @@ impl ServerSoftware {
     pub fn program(self) -> &'static str {
         match self {
             Self::Nginx | Self::Apache | Self::Lighttpd | Self::Python | Self::Redis => self.name(),
+            Self::Cgi | Self::PlainCgi => Self::Lighttpd.program(),
             Self::FileServer | Self::PgFrontEnd | Self::WrongPgFrontEnd | Self::Websockets => DEBIAN_PYTHON,
         }
     }
@@ -77,7 +85,7 @@ impl ServerSoftware {
         let package = match self {
             Self::Nginx => "nginx-light",
             Self::Apache => "apache2-bin",
-            Self::Lighttpd | Self::Python | Self::Redis => self.program(),
+            Self::Lighttpd | Self::Python | Self::Redis | Self::Cgi | Self::PlainCgi => self.program(),
             Self::FileServer => return (DEBIAN_PYTHON, "python3"),
             Self::PgFrontEnd | Self::WrongPgFrontEnd => return PSYCOPG,
             Self::Websockets => return (WEBSOCKETS, "python3-websockets"),
@@ -101,6 +109,8 @@ impl ServerSoftware {
             | Self::Lighttpd
             | Self::Python
             | Self::FileServer
+            | Self::Cgi
+            | Self::PlainCgi
             | Self::PgFrontEnd
             | Self::WrongPgFrontEnd
             | Self::Websockets => Protocol::Http,
@@ -110,7 +120,15 @@ impl ServerSoftware {
 
     /// Whether the server uses policy `snapshot`.
     pub fn exports_state(self) -> bool {
-        matches!(self, Self::FileServer | Self::PgFrontEnd | Self::WrongPgFrontEnd)
+        matches!(
+            self,
+            Self::FileServer | Self::Cgi | Self::PgFrontEnd | Self::WrongPgFrontEnd
+        )
+    }
+
+    /// The local port of the application, if the server is a stage.
+    pub fn staged_port(self) -> Option<u16> {
+        (self == Self::Cgi).then_some(8080)
     }
 
     /// Whether the server's clients upgrade their connections from HTTP to another protocol.

@@ -168,6 +168,10 @@ impl Aftermath {
                 std::thread::sleep(RESTARTED_AFTER);
                 testbed.start_agent(index)?;
             }
+            if options.fault == CrashFault::KillApplication {
+                std::thread::sleep(RESTARTED_AFTER);
+                testbed.start_behind(index)?;
+            }
             if options.fault == CrashFault::Upgrade && turn > 0 {
                 self.second_at = Some(testbed.agent(index)?.upgrade()?);
             }
@@ -267,6 +271,7 @@ impl Aftermath {
             }
             CrashFault::RebootRace => self.come_back_half(testbed, target.nodes()[0]),
             CrashFault::KillAgent
+            | CrashFault::KillApplication
             | CrashFault::Upgrade
             | CrashFault::CutLink
             | CrashFault::FlushTc
@@ -297,6 +302,7 @@ impl Aftermath {
                 self.rejoin(testbed, index, returned_at)
             }
             CrashFault::CrashWorker
+            | CrashFault::KillApplication
             | CrashFault::KillBackup
             | CrashFault::KillAgent
             | CrashFault::Upgrade

@@ -82,6 +82,7 @@ pub fn of_service(options: &PairOptions, role_changes_ns: Vec<u64>) -> Expectati
         role_changes_ns,
         speaking: Speaking::ForAll,
         closing: match options.workload {
+            _ if options.fault == CrashFault::KillApplication => Closing::Either, // A 503 ends the connection.
             WorkloadOption::Post => Closing::Either, // A refusal ends the connection.
             WorkloadOption::Download
             | WorkloadOption::Upload

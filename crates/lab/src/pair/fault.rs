@@ -18,6 +18,8 @@ pub enum CrashFault {
     LinkDown,
     /// All processes of the primary's server are killed; later it is started again.
     KillServer,
+    /// All processes of the application behind the primary's stage are killed; later it is started again.
+    KillApplication,
     /// One worker process of the primary's server is killed.
     CrashWorker,
     /// All processes of the primary's server are stopped (SIGSTOP), and resumed later.
@@ -86,6 +88,7 @@ impl CrashFault {
             Self::PowerOff
             | Self::LinkDown
             | Self::KillServer
+            | Self::KillApplication
             | Self::CrashWorker
             | Self::HangServer
             | Self::Migrate
@@ -138,9 +141,12 @@ impl CrashFault {
             Self::KillBackup | Self::CutBackup => Sequel::Claim,
             Self::RebootRace | Self::Stop | Self::Drain if target == CrashTarget::Backup => Sequel::Claim,
             Self::RebootRace | Self::Stop | Self::Drain | Self::Handover => Sequel::Takeover,
-            Self::KillAgent | Self::Upgrade | Self::FlushTc | Self::CutLink | Self::Migrate => {
-                Sequel::Nothing
-            }
+            Self::KillApplication
+            | Self::KillAgent
+            | Self::Upgrade
+            | Self::FlushTc
+            | Self::CutLink
+            | Self::Migrate => Sequel::Nothing,
         }
     }
 
@@ -151,8 +157,15 @@ impl CrashFault {
 
     /// Why the fault cannot happen to `application`, if it cannot.
     pub fn exception(self, application: ServerSoftware) -> Option<&'static str> {
-        (self == Self::CrashWorker && !application.has_workers())
-            .then_some("not applicable: this server is one process and has no workers; see kill-server")
+        match self {
+            Self::CrashWorker if !application.has_workers() => {
+                Some("not applicable: this server is one process and has no workers; see kill-server")
+            }
+            Self::KillApplication if application.staged_port().is_none() => {
+                Some("not applicable: no stage is before this server; see kill-server")
+            }
+            _ => None,
+        }
     }
 
     /// Whether the fault replaces an agent by another agent while the node keeps running.
@@ -184,7 +197,7 @@ impl CrashFault {
     pub fn is_long(self) -> bool {
         !matches!(
             self,
-            Self::PowerOff | Self::KillServer | Self::CrashWorker | Self::KillBackup
+            Self::PowerOff | Self::KillServer | Self::KillApplication | Self::CrashWorker | Self::KillBackup
         )
     }
 }

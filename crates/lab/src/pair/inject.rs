@@ -53,6 +53,11 @@ pub fn inject(testbed: &Testbed, options: &PairOptions, target: CrashTarget) -> 
             Ok(moment)
         }
         CrashFault::KillServer => signal_server(testbed, Signal::SIGKILL),
+        CrashFault::KillApplication => {
+            let moment = monotonic();
+            testbed.servers[0].signal_behind(Signal::SIGKILL)?;
+            Ok(moment)
+        }
         CrashFault::HangServer => signal_server(testbed, Signal::SIGSTOP),
         CrashFault::CrashWorker => crash_worker(testbed),
         CrashFault::KillAgent => kill_agent(testbed, first),

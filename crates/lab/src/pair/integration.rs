@@ -28,6 +28,9 @@ pub struct Integration {
     /// service, but takes CPU time from the clients.
     #[serde(serialize_with = "as_optional_nanos")]
     pub begun_at: Option<Instant>,
+    /// When the node had become the wire, as its agent reported.
+    #[serde(serialize_with = "as_optional_nanos")]
+    pub joined_at: Option<Instant>,
     /// When both nodes said that the service is duplex, or when the run gave up waiting for this.
     #[serde(serialize_with = "as_optional_nanos")]
     pub duplex_at: Option<Instant>,
@@ -49,6 +52,7 @@ impl Integration {
             node,
             returned_at,
             begun_at: None,
+            joined_at: None,
             duplex_at: None,
             protected_at: None,
             ready_at: None,
@@ -72,11 +76,11 @@ impl Integration {
             testbed.wait_longer_for(index, what, damping, ReportedStatus::is_duplex, problems)?;
         }
         self.duplex_at = Some(monotonic());
-        let begun_at = testbed
-            .status(self.node)
-            .ok()
-            .and_then(|status| status.became("returning"));
-        self.begun_at = begun_at.filter(|at| *at >= self.returned_at);
+        if let Ok(status) = testbed.status(self.node) {
+            let since = |state| status.became(state).filter(|at| *at >= self.returned_at);
+            self.begun_at = since("returning");
+            self.joined_at = since("backup");
+        }
         Ok(())
     }
 

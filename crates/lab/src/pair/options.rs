@@ -60,6 +60,9 @@ impl Default for LanOptions {
     }
 }
 
+/// Default of `--random-kb`.
+const RANDOM_KB: u32 = 1000;
+
 /// One run on the pair.
 #[derive(Clone, Debug, Args)]
 pub struct PairOptions {
@@ -128,6 +131,9 @@ pub struct PairOptions {
     /// Megabytes (10⁶ bytes) of each request of --workload post.
     #[arg(long, value_name = "MB", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub request_mb: u32,
+    /// Kilobytes (10³ bytes) of each random reply of --server cgi.
+    #[arg(long, value_name = "KB", default_value_t = RANDOM_KB, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub random_kb: u32,
     #[command(flatten)]
     pub log: LogOptions,
     #[command(flatten)]
@@ -167,6 +173,7 @@ impl PairOptions {
             busy: connections,
             megabytes: None,
             request_mb: 1,
+            random_kb: RANDOM_KB,
             log: LogOptions::default(),
             way: WanOptions::default(),
             baseline: false,
@@ -228,8 +235,13 @@ impl PairOptions {
         };
         if !fits {
             return wrong(
-                "--server: policy http needs an HTTP server, replica and replay need redis, snapshot needs file-server",
+                "--server: policy http needs an HTTP server, replica and replay need redis, snapshot needs file-server or cgi",
             );
+        }
+        if self.application() == ServerSoftware::Cgi
+            && (self.workload != WorkloadOption::Request || self.busy() < self.connections)
+        {
+            return wrong("--server cgi needs --workload request, and no idle connections");
         }
         let target = self.fault.target(self.node, 0)?;
         let sequel = self.sequel(target);
@@ -249,6 +261,9 @@ impl PairOptions {
             return wrong(
                 "--then-power-off and --then-kill-server need a fault that nobody takes over: kill-agent, upgrade, cut-link or flush-tc",
             );
+        }
+        if self.baseline && self.application() == ServerSoftware::Cgi {
+            return wrong("--baseline does not go with --server cgi");
         }
         if self.baseline && sequel != Sequel::Takeover {
             return wrong("--baseline needs a fault after which the address moves, such as power-off");

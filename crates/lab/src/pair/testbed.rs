@@ -19,8 +19,8 @@ use crate::net::address::{CLIENT, ROUTER_LAN, WITNESSES};
 use crate::net::{NODE_NAMES, Topology, TopologyOptions};
 use crate::newcomer::greet;
 use crate::node::{
-    AgentProcess, ArbiterSetup, Assume, FenceSetup, PairSetup, PatternFiles, ReportedStatus, ServerProcess,
-    ServerSoftware,
+    AgentProcess, ArbiterSetup, Assume, ExportSetup, FenceSetup, PairSetup, PatternFiles, ReportedStatus,
+    ServerProcess, ServerSoftware,
 };
 use crate::process;
 use crate::run::LabRun;
@@ -81,19 +81,16 @@ impl Testbed {
             .map(|wan| Emulator::start(wan, options.way, work.plan.seed));
         let emulator = emulator.transpose().context("emulate the path to the client")?;
         let captures = Captures::start(&network, &directory, options.run.snap).context("capture")?;
+        let program = options.run.daemon.path()?;
         let server = |index: usize| {
             let label = format!("{}-{}", application.name(), NODE_NAMES[index]);
             let node = &network.nodes[index];
-            let snapshots = snapshot_socket(options, &directory, index).unwrap_or_default();
-            ServerProcess::start_with(
-                application,
-                node,
-                &directory,
-                &label,
-                &content,
-                WORKERS,
-                &snapshots,
-            )
+            let export = ExportSetup {
+                snapshots: snapshot_socket(options, &directory, index).unwrap_or_default(),
+                program: program.clone(),
+                ipv6: options.lan.ipv6,
+            };
+            ServerProcess::start_with(application, node, &directory, &label, &content, WORKERS, &export)
         };
         let servers = [server(0)?, server(1)?];
         let (arbiter, witness) = arbiter(options, &network, run)?;
@@ -241,6 +238,16 @@ impl Testbed {
         agents[index].start_again(&self.network.nodes[index], &self.directory)
     }
 
+    /// Starts the application behind the stage of node `index` again.
+    ///
+    /// # Errors
+    /// If the server is no stage, or if the application does not listen.
+    pub fn start_behind(&mut self, index: usize) -> Result<()> {
+        let label = format!("{}-{}", self.application.name(), NODE_NAMES[index]);
+        let node = &self.network.nodes[index];
+        self.servers[index].start_behind(self.application, node, &self.directory, &label, &self.content)
+    }
+
     /// Starts the server of node `index` again. The earlier server must have ended.
     ///
     /// # Errors
@@ -252,7 +259,12 @@ impl Testbed {
         let node = &self.network.nodes[index];
         let (directory, content) = (&self.directory, &self.content);
         let sockets = self.pair.snapshot_sockets.as_ref();
-        let snapshots = sockets.map_or(Path::new(""), |sockets| &sockets[index]);
+        let export = ExportSetup {
+            snapshots: sockets.map_or_else(PathBuf::new, |sockets| sockets[index].clone()),
+            program: self.pair.binaries[index].clone(),
+            ipv6: self.pair.service.is_ipv6(),
+        };
+        self.servers[index].stop_behind();
         self.servers[index] = ServerProcess::start_with(
             self.application,
             node,
@@ -260,7 +272,7 @@ impl Testbed {
             &label,
             content,
             WORKERS,
-            snapshots,
+            &export,
         )?;
         Ok(())
     }
@@ -332,6 +344,10 @@ fn pair(
     let mut pair = PairSetup {
         on_service,
         policy: options.policy.name(),
+        staged_port: options
+            .application()
+            .staged_port()
+            .filter(|_| options.policy == PolicyOption::Snapshot),
         snapshot_sockets: snapshot_socket(options, &run.directory, 0)
             .zip(snapshot_socket(options, &run.directory, 1))
             .map(Into::into),

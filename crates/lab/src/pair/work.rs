@@ -8,7 +8,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::{PairOptions, PolicyOption, WorkloadOption};
 use crate::client::{ClientPlan, Until, Workload as ClientWorkload};
 use crate::emulator::WanOptions;
-use crate::node::AtLimitOption;
+use crate::node::{AtLimitOption, ServerSoftware};
 
 /// Content bytes of each exchange of the workloads `request` and `idle`. Also the minimum size of a file, and of a connection's transfer.
 const SMALL: u64 = 1024;
@@ -79,6 +79,7 @@ impl Work {
         let each = (total / busy).max(SMALL);
         let idle = u64::from(options.connections) - busy;
         let before = idle * ClientPlan::IDLE_SIZE;
+        let is_random = options.application() == ServerSoftware::Cgi;
         let at_share = |share: f64| Moment::AtBytes(before + (each as f64 * busy as f64 * share) as u64);
         let (workload, moment) = match options.workload {
             // Many small files in sequence, because a connection is protected again only from its next request on.
@@ -113,7 +114,12 @@ impl Work {
             ),
             WorkloadOption::Request => {
                 let until = Until::Told;
-                (ClientWorkload::Request { size: SMALL, until }, quiet(&mut chance))
+                let size = if is_random {
+                    u64::from(options.random_kb) * 1000
+                } else {
+                    SMALL
+                };
+                (ClientWorkload::Request { size, until }, quiet(&mut chance))
             }
             WorkloadOption::Idle => (ClientWorkload::Idle { size: SMALL }, quiet(&mut chance)),
         };
@@ -122,7 +128,9 @@ impl Work {
         plan.connections = options.connections as usize;
         plan.idle = idle as usize;
         plan.refusable = options.log.at_limit == Some(AtLimitOption::Unprotect);
-        plan.hashed = plan.idle + HASHED_MAX;
+        plan.random = is_random;
+        // Random content has a hash for each reply.
+        plan.hashed = if is_random { 0 } else { plan.idle + HASHED_MAX };
         plan.timeline_points = (TIMELINE_POINTS_MAX / plan.connections).clamp(2, plan.timeline_points);
         plan.seed = seed;
         let deadline = if options.baseline {
@@ -137,6 +145,9 @@ impl Work {
 
     /// The files that a file server must have: `(seed, length)` of each.
     pub fn files(&self) -> Vec<(u64, u64)> {
+        if self.plan.random {
+            return Vec::new();
+        }
         let length = match self.plan.workload {
             ClientWorkload::Download { bytes } => bytes,
             ClientWorkload::Upload { .. } | ClientWorkload::Post { .. } => return Vec::new(),

@@ -32,6 +32,10 @@ pub struct NetworkService {
     pub peer: IpAddr,
     /// The address at which the local application listens, of the VIP's family.
     pub application: SocketAddr,
+    /// The address at which the application behind a stage listens (docs/restart-staged.md). The stage connects to it from clients'
+    /// addresses, as the keeper connects to `application`.
+    #[serde(default)]
+    pub staged_application: Option<SocketAddr>,
 }
 
 /// The kernel's number of the main routing table (`linux/rtnetlink.h`).
@@ -53,7 +57,12 @@ pub(super) fn steps(netlink: &Netlink, plan: &NetworkPlan) -> Result<Vec<Network
     steps.extend(own_clients()?);
     for service in &plan.services {
         steps.extend(behind(&mut tables, service)?);
-        steps.extend(relaying(&mut tables, service)?);
+        for application in [service.application]
+            .into_iter()
+            .chain(service.staged_application)
+        {
+            steps.extend(relaying(&mut tables, application)?);
+        }
     }
     for service in &plan.services {
         steps.extend(
@@ -191,13 +200,12 @@ fn arp(
 }
 
 /// Keeps the application's replies to relayed connections on this machine, although they are addressed to clients.
-fn relaying(tables: &mut Tables<'_>, service: &NetworkService) -> Result<Vec<NetworkStep>, NetworkError> {
+fn relaying(tables: &mut Tables<'_>, application: SocketAddr) -> Result<Vec<NetworkStep>, NetworkError> {
     let way = RouteTarget::Local {
-        ipv6: service.address.is_ipv6(),
+        ipv6: application.is_ipv6(),
     };
     let table = tables.take(&way)?;
     let mut steps = vec![NetworkStep::Route { table, way }];
-    let application = service.application;
     // An application at a loopback address has only local clients, so its rule needs no mark. An application at another address may
     // have other clients. There the mark distinguishes relayed connections: the keeper's SYN has the mark, and `tcp_fwmark_accept` makes an
     // accepted socket take the mark from the SYN. New clients during a takeover need this setting too, because the wire marks their SYNs.

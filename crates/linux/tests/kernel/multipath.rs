@@ -69,6 +69,7 @@ impl AgentNetwork {
             interface: "eth0".to_owned(),
             peer: family.address(2),
             application: ([127, 0, 0, 1], 8080).into(),
+            staged_application: None,
         };
         let plan = NetworkPlan {
             node: "multipath".to_owned(),

@@ -69,6 +69,35 @@ fn the_application_is_not_at_a_services_address() {
 }
 
 #[test]
+fn an_application_behind_a_stage_belongs_to_a_service_that_exports_its_state() {
+    let snapshot = SMALLEST.replace("\"http\"", "\"snapshot\"");
+    let config = parse(&format!("{snapshot}staged_application = \"127.0.0.1:8080\"\n")).unwrap();
+    let staged = config.services[0].staged_application;
+    assert_eq!(staged, Some("127.0.0.1:8080".parse().unwrap()));
+    assert_one(
+        &and("staged_application = \"127.0.0.1:8080\"\n"),
+        "15: service[0].staged_application: belongs to policy = \"snapshot\" only",
+    );
+    for (address, what) in [
+        (
+            "127.0.0.1:80",
+            "service[0].staged_application: 127.0.0.1:80 is the address of the stage itself; allowed: another address or port",
+        ),
+        (
+            "[::1]:8080",
+            "[::1]:8080 and the service's address 10.0.0.100 are of different families; allowed: an IPv4 address",
+        ),
+    ] {
+        let text = format!("{snapshot}staged_application = \"{address}\"\n");
+        let problems = wrong(&text);
+        assert!(
+            problems.iter().any(|problem| problem.contains(what)),
+            "{problems:?}"
+        );
+    }
+}
+
+#[test]
 fn services_do_not_get_in_each_others_way() {
     assert_one(
         &second("name = \"web\"\naddress = \"10.0.0.101\"\nport = 81\n"),

@@ -26,6 +26,7 @@ fn plan(peer: u8, vips: &[&str]) -> NetworkPlan {
             interface: "eth0".to_owned(),
             peer: peer.parse().unwrap(),
             application: application.parse().unwrap(),
+            staged_application: None,
         }
     };
     NetworkPlan {

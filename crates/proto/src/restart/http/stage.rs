@@ -164,6 +164,22 @@ impl ReplyStage {
         matches!(self.phase, StagePhase::Relaying | StagePhase::Opaque)
     }
 
+    /// Whether the application owes something: a reply, or the other half of a conversation that is not HTTP.
+    pub const fn wants_reply(&self) -> bool {
+        self.exchange.is_some() || matches!(self.phase, StagePhase::Opaque)
+    }
+
+    /// Whether the connection is between two requests, with nothing to do: it may be closed in order.
+    pub fn is_idle(&self) -> bool {
+        let is_relaying = matches!(self.phase, StagePhase::Relaying);
+        is_relaying && self.exchange.is_none() && self.input.is_empty() && self.actions.is_empty()
+    }
+
+    /// Bytes of the present request and its reply that are kept in memory. Both can grow up to the limit.
+    pub fn held_bytes(&self) -> usize {
+        self.exchange.as_ref().map_or(0, StagedExchange::held_bytes)
+    }
+
     /// The client's next bytes.
     pub fn on_client(&mut self, bytes: &[u8]) {
         match self.phase {
@@ -277,6 +293,8 @@ impl ReplyStage {
         let head = match next_section(&mut Vec::new(), &mut rest) {
             Ok(Some(head)) => head.into_owned(),
             Ok(None) if self.input_ended => return self.close(),
+            // No more is read, so the header would never be complete.
+            Ok(None) if self.input.len() >= HEAD_MAX => return self.answer(BAD_REQUEST.to_vec(), true),
             Ok(None) => return,
             Err(_) => return self.answer(BAD_REQUEST.to_vec(), true),
         };

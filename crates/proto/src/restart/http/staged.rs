@@ -1,7 +1,5 @@
 //! What a [`ReplyStage`](super::ReplyStage) exports, and the exchange that it is at.
 
-use serde::{Deserialize, Serialize};
-
 use super::MARK;
 use super::body::Body;
 use super::head::{Method, ReplyHead, RequestHead};
@@ -11,7 +9,7 @@ use super::section::{HttpFault, take_section};
 
 /// A point of the connection from which the stage on another node goes on. It holds after all input that the stage has read, and before the
 /// next output byte.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StagedPoint {
     /// A request that must not be executed again is given to the application now.
     Executing,
@@ -40,6 +38,65 @@ pub enum StagedPoint {
     },
     /// The connection changes to another protocol.
     Upgraded,
+}
+
+/// First byte of an encoded point: the version of its format.
+const VERSION: u8 = 1;
+
+impl StagedPoint {
+    /// The point as the state of a snapshot.
+    pub fn encode(&self) -> Vec<u8> {
+        let (tag, flag, fields): (u8, bool, [&[u8]; 3]) = match self {
+            Self::Executing => (0, false, [&[]; 3]),
+            Self::Reply { bytes, closes, input } => (1, *closes, [bytes, input, &[]]),
+            Self::Told { head, request, input } => {
+                let kept = request.as_deref();
+                (2, kept.is_some(), [head, input, kept.unwrap_or_default()])
+            }
+            Self::Idle { input } => (3, false, [input, &[], &[]]),
+            Self::Upgraded => (4, false, [&[]; 3]),
+        };
+        let mut state = Vec::with_capacity(3 + fields.iter().map(|field| 4 + field.len()).sum::<usize>());
+        state.extend([VERSION, tag, u8::from(flag)]);
+        for field in fields {
+            let length = u32::try_from(field.len()).expect("a snapshot has at most 16 MiB");
+            state.extend(length.to_le_bytes());
+            state.extend_from_slice(field);
+        }
+        state
+    }
+
+    /// The point that was encoded as `state`. `None`: a stage of another version has encoded it, or it is no point.
+    pub fn decode(state: &[u8]) -> Option<Self> {
+        let (&[VERSION, tag, flag], mut rest) = state.split_first_chunk()? else {
+            return None;
+        };
+        let mut field = || {
+            let (length, after) = rest.split_first_chunk()?;
+            let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+            let (bytes, after) = after.split_at_checked(length)?;
+            rest = after;
+            Some(bytes.to_vec())
+        };
+        let [first, second, third] = [field()?, field()?, field()?];
+        let point = match (tag, flag) {
+            (0, 0) => Self::Executing,
+            (1, 0 | 1) => Self::Reply {
+                bytes: first,
+                closes: flag == 1,
+                input: second,
+            },
+            (2, 0 | 1) => Self::Told {
+                head: first,
+                request: (flag == 1).then_some(third),
+                input: second,
+            },
+            (3, 0) => Self::Idle { input: first },
+            (4, 0) => Self::Upgraded,
+            _ => return None,
+        };
+        rest.is_empty().then_some(point)
+    }
 }
 
 /// A request and its reply.
@@ -116,6 +173,12 @@ impl StagedExchange {
     /// Whether bytes of the reply have left.
     pub fn has_left(&self) -> bool {
         self.told.is_some() || self.reply.as_ref().is_some_and(|reply| reply.streams)
+    }
+
+    /// Bytes of the request and of the reply that are kept.
+    pub fn held_bytes(&self) -> usize {
+        let request = self.request.as_ref().map_or(0, Vec::len);
+        request + self.begun.len() + self.reply.as_ref().map_or(0, |reply| reply.held.len())
     }
 
     /// Whether the connection ends with this exchange.

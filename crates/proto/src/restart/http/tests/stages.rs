@@ -526,3 +526,86 @@ fn what_is_no_request_gets_400_and_an_upgrade_is_not_continued() {
     let mut restored = ReplyStage::restored(rules, StagedPoint::Upgraded);
     assert_eq!(actions(&mut restored), [StageAction::Reset]);
 }
+
+#[test]
+fn points_are_read_as_they_were_written() {
+    let request = b"GET / HTTP/1.1\r\n\r\n".to_vec();
+    let points = [
+        StagedPoint::Executing,
+        StagedPoint::Reply {
+            bytes: vec![7; 70_000],
+            closes: true,
+            input: request.clone(),
+        },
+        StagedPoint::Told {
+            head: b"HTTP/1.1 200 OK\r\n\r\n".to_vec(),
+            request: Some(request),
+            input: Vec::new(),
+        },
+        StagedPoint::Told {
+            head: Vec::new(),
+            request: None,
+            input: vec![1],
+        },
+        StagedPoint::Idle { input: vec![2, 3] },
+        StagedPoint::Upgraded,
+    ];
+    for point in points {
+        let state = point.encode();
+        assert_eq!(StagedPoint::decode(&state), Some(point));
+        assert_eq!(StagedPoint::decode(&state[..state.len() - 1]), None);
+        assert_eq!(StagedPoint::decode(&[&state[..], b"x"].concat()), None);
+        assert_eq!(
+            StagedPoint::decode(&[&[9], &state[1..]].concat()),
+            None,
+            "another version"
+        );
+    }
+}
+
+#[test]
+fn a_stage_is_idle_between_requests_only() {
+    let rules = StageRules {
+        reexecute: Reexecute::IDEMPOTENT,
+        limit: MEGABYTE,
+    };
+    let mut stage = ReplyStage::new(rules);
+    assert!(stage.is_idle() && !stage.wants_reply());
+    stage.on_client(b"GET / HTTP/1.1\r\n\r\n");
+    assert!(!stage.is_idle() && stage.wants_reply());
+    while stage.poll_action().is_some() {}
+    stage.on_application(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n1234");
+    assert!(!stage.is_idle());
+    assert_eq!(stage.held_bytes(), 18 + 38 + 4);
+    stage.on_application(b"5");
+    assert!(
+        !stage.is_idle() && !stage.wants_reply(),
+        "the reply is being exported"
+    );
+    stage.on_exported();
+    while stage.poll_action().is_some() {}
+    assert!(stage.is_idle());
+    stage.on_client(b"GE");
+    assert!(!stage.is_idle(), "a request has begun");
+}
+
+#[test]
+fn a_header_that_fills_the_input_is_refused() {
+    let rules = StageRules {
+        reexecute: Reexecute::IDEMPOTENT,
+        limit: MEGABYTE,
+    };
+    let mut stage = ReplyStage::new(rules);
+    let long = format!("GET /{} HTTP/1.1\r\n", "x".repeat(70_000));
+    let mut rest = long.as_bytes();
+    while stage.wants_client() && !rest.is_empty() {
+        let (piece, after) = rest.split_at(rest.len().min(4096));
+        stage.on_client(piece);
+        rest = after;
+    }
+    let Some(StageAction::ToClient(reply)) = stage.poll_action() else {
+        panic!("no reply")
+    };
+    assert!(reply.starts_with(b"HTTP/1.1 400 "));
+    assert_eq!(stage.poll_action(), Some(StageAction::Close));
+}
