@@ -8,14 +8,15 @@ use super::error::CommandError;
 use super::log::start_log;
 use super::stderr::tell;
 use super::text::{Align, TextTable, bytes, fold};
-use crate::connect::{self, AcceptSettings, ConnectSettings};
+use crate::config::{AcceptSettings, ConnectSettings};
+use crate::connect;
 use crate::control::ConnectStatus;
 use crate::lock::{self, Lock, LockError};
 
 /// Checks everything, and runs the proxy of the file.
 pub(super) fn connect(options: &SessionOptions) -> Result<(), CommandError> {
     start_log(options.log_format)?;
-    let settings = ConnectSettings::load(&options.config).map_err(CommandError::Use)?;
+    let settings = ConnectSettings::load(&options.config)?;
     let state_dir = settings.state_dir.clone();
     let lock = Lock::take(&state_dir, lock::DAEMON).map_err(|error| match error {
         LockError::Held { pid, .. } => CommandError::Use(format!(
@@ -33,7 +34,7 @@ pub(super) fn connect(options: &SessionOptions) -> Result<(), CommandError> {
 /// Checks everything, and runs the server's half of the file.
 pub(super) fn accept(options: &SessionOptions) -> Result<(), CommandError> {
     start_log(options.log_format)?;
-    let settings = AcceptSettings::load(&options.config).map_err(CommandError::Use)?;
+    let settings = AcceptSettings::load(&options.config)?;
     connect::run_half(settings).map_err(CommandError::Failed)
 }
 
@@ -45,10 +46,10 @@ pub(super) fn is_in(file: &Path) -> bool {
 /// Checks the file, and prints a line if it is all right.
 pub(super) fn check(file: &Path) -> Result<(), CommandError> {
     let (what, name, services) = if ConnectSettings::is_in(file) {
-        let settings = ConnectSettings::load(file).map_err(CommandError::Use)?;
+        let settings = ConnectSettings::load(file)?;
         ("proxy", settings.name, settings.services.len())
     } else {
-        let settings = AcceptSettings::load(file).map_err(CommandError::Use)?;
+        let settings = AcceptSettings::load(file)?;
         ("server", settings.name, settings.services.len())
     };
     tell(format_args!(

@@ -22,7 +22,7 @@ use super::exports::{self, ExportSocket, SessionDesk};
 use super::link::{LinkFrame, LinkReader, LinkWriter, OpenLink};
 use super::pool::SpareLinks;
 use super::program::{ProgramCommand, ProgramEvent, carry};
-use super::settings::AcceptSettings;
+use crate::config::AcceptSettings;
 use crate::daemon::snapshots::{self, request::Status};
 
 /// Time between two looks at the sessions' timers.

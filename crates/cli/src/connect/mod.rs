@@ -8,7 +8,6 @@ mod link;
 mod pool;
 mod program;
 mod proxy;
-mod settings;
 mod watch;
 
 use std::io;
@@ -16,9 +15,9 @@ use std::path::Path;
 use std::rc::Rc;
 
 use anyhow::Context as _;
-pub use settings::{AcceptSettings, ConnectSettings};
 use tokio::sync::Notify;
 
+use crate::config::{AcceptSettings, ConnectSettings};
 use crate::control::ControlServer;
 
 /// File that marks a state directory as a proxy's.

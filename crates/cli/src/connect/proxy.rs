@@ -21,8 +21,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::link::{LinkFrame, LinkWriter, OpenLink};
 use super::pool::SpareLinks;
 use super::program::{ProgramCommand, ProgramEvent, carry, join};
-use super::settings::{ConnectService, ConnectSettings};
 use super::watch::SessionWatch;
+use crate::config::{ConnectService, ConnectSettings};
 use crate::control::{
     Call, ChosenClient, ConnectServiceStatus, ConnectStatus, MigrationStatus, Order, SessionStatus,
 };
