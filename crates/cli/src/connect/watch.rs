@@ -100,7 +100,7 @@ impl SessionWatch {
             SessionMetric::Manual => {}
             SessionMetric::Rate(rate) => rate.on_move(now),
             SessionMetric::Response(response) => response.on_move(now),
-            SessionMetric::Delay(delay) => delay.on_move(),
+            SessionMetric::Delay(delay) => delay.on_move(now),
             SessionMetric::Retransmissions(count) => count.on_move(now),
         }
     }
