@@ -545,7 +545,8 @@ mod tests {
         };
         let is_setting = |line: &&str| {
             let name = line.split_once(" = ").map(|(name, _)| name);
-            name.is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'))
+            line.starts_with('[')
+                || name.is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'))
         };
         let line = |line: &str| format!("{}\n", line.strip_prefix('#').filter(is_setting).unwrap_or(line));
         let whole = |text: &str| text.lines().map(line).collect::<String>();

@@ -14,6 +14,7 @@ mod migrate;
 mod opaque;
 mod replica;
 mod requests;
+mod sessions;
 mod snapshot;
 mod start;
 mod tunnel;

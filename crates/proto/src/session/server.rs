@@ -69,6 +69,21 @@ pub enum ServerAction {
     Forget,
 }
 
+/// What one server has of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionHolding {
+    /// Number of snapshots: the restart point, and those that wait for their output.
+    pub snapshots: usize,
+    /// Bytes of the snapshots' states.
+    pub snapshot_bytes: usize,
+    /// Bytes of input and output that are kept.
+    pub log_bytes: usize,
+    /// End of the input.
+    pub input: Offset,
+    /// End of the output.
+    pub output: Offset,
+}
+
 /// A request to prepare this server, and what has come of it.
 #[derive(Debug)]
 struct Preparation {
@@ -195,6 +210,19 @@ impl ServerSession {
     /// The epoch in which this server owns the session, or has owned it last.
     pub const fn own_epoch(&self) -> u64 {
         self.own_epoch
+    }
+
+    /// What this server has of the session.
+    pub fn holding(&self) -> SessionHolding {
+        let point = (self.point.number > 0).then_some(&self.point);
+        let snapshots = || self.waiting.iter().chain(point);
+        SessionHolding {
+            snapshots: snapshots().count(),
+            snapshot_bytes: snapshots().map(|snapshot| snapshot.state.len()).sum(),
+            log_bytes: self.input.len() + self.output.len(),
+            input: self.input.end(),
+            output: self.output.end(),
+        }
     }
 
     /// The link to the proxy.

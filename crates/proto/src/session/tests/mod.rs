@@ -2,9 +2,13 @@
 
 mod world;
 
-use super::client::SessionReport;
+use std::time::Duration;
+
+use super::certificate::{CertificateKey, SessionId};
+use super::client::{ClientAction, ClientSession, SessionReport};
 use super::client_phase::ClientPhase;
-use super::frame::StateTransfer;
+use super::frame::{CooperatingServer, ServerFrame, StateTransfer};
+use crate::Instant;
 use world::{SessionDice, SessionWorld, SimServer};
 
 const TRANSFERS: [StateTransfer; 3] = [StateTransfer::Lazy, StateTransfer::Eager, StateTransfer::Client];
@@ -222,4 +226,70 @@ fn output_that_differs_ends_the_session() {
         }
     }
     assert!(changed && world.was_reset, "the client is not given other bytes");
+}
+
+/// The messages to servers, and the other actions.
+fn actions(session: &mut ClientSession) -> Vec<ClientAction> {
+    std::iter::from_fn(|| session.poll_action()).collect()
+}
+
+#[test]
+fn a_new_session_that_a_server_refuses_is_opened_at_another_one() {
+    let now = Instant::ZERO;
+    let mut session = ClientSession::open(now, 1, "web", StateTransfer::Lazy, Duration::from_secs(1));
+    session.on_client_data(b"early");
+    session.on_client_end();
+    let sent = actions(&mut session);
+    session.handle_frame(now, 1, ServerFrame::Refused("full".into()));
+    assert_eq!(
+        actions(&mut session),
+        [
+            ClientAction::CloseLink(1),
+            ClientAction::OpenElsewhere("full".into())
+        ]
+    );
+    session.on_link_lost(now, 1);
+    assert_eq!(session.phase(), ClientPhase::Served, "another server is sought");
+    session.open_elsewhere(now, 2);
+    let again = actions(&mut session).into_iter().map(|action| match action {
+        ClientAction::Send(2, frame) => ClientAction::Send(1, frame),
+        other => other,
+    });
+    assert_eq!(again.collect::<Vec<_>>(), sent, "the new server gets everything");
+    session.handle_frame(now, 2, ServerFrame::Refused("full".into()));
+    session.on_refused_everywhere("full");
+    assert_eq!(session.phase(), ClientPhase::Over);
+    session.open_elsewhere(now, 3);
+    assert_eq!(actions(&mut session).last(), Some(&ClientAction::CloseLink(3)));
+}
+
+/// An order without a name goes to one server after another, if they refuse.
+#[test]
+fn a_session_that_is_to_leave_asks_all_servers_in_turn() {
+    let now = Instant::ZERO;
+    let mut session = ClientSession::open(now, 1, "web", StateTransfer::Lazy, Duration::from_secs(1));
+    let server = |name: &str| CooperatingServer {
+        name: name.into(),
+        address: "127.0.0.1:7443".parse().unwrap(),
+    };
+    let (certificate, secret) = CertificateKey::new([7; 32]).issue(SessionId([1; 16]), "web", 1);
+    let opened = ServerFrame::Opened {
+        certificate,
+        secret,
+        servers: ["a", "b", "c"].map(server).into(),
+        owner: "b".into(),
+        lease_ms: 1000,
+    };
+    session.handle_frame(now, 1, opened);
+    let asked = ["c", "a", "c"].map(|wanted| {
+        session.order_move(now, None).unwrap();
+        let asked = actions(&mut session).into_iter().find_map(|action| match action {
+            ClientAction::Connect { attempt, server } => Some((attempt, server.name)),
+            _ => None,
+        });
+        let (attempt, name) = asked.unwrap();
+        session.on_connect_failed(now, attempt, "refused");
+        (name, wanted)
+    });
+    assert!(asked.iter().all(|(name, wanted)| name == wanted), "{asked:?}");
 }
