@@ -7,8 +7,12 @@ use std::time::Duration;
 use super::certificate::{CertificateKey, SessionId};
 use super::client::{ClientAction, ClientSession, SessionReport};
 use super::client_phase::ClientPhase;
-use super::frame::{CooperatingServer, ServerFrame, StateTransfer};
-use crate::Instant;
+use super::frame::{
+    AttachRequest, ClientFrame, CooperatingServer, ServerFrame, SessionCommit, SnapshotMark, StateTransfer,
+};
+use super::server::{ServerAction, ServerSession, ServerSessionConfig};
+use crate::restart::replay::ReplayTracker;
+use crate::{Instant, Offset};
 use world::{SessionDice, SessionWorld, SimServer};
 
 const TRANSFERS: [StateTransfer; 3] = [StateTransfer::Lazy, StateTransfer::Eager, StateTransfer::Client];
@@ -292,4 +296,77 @@ fn a_session_that_is_to_leave_asks_all_servers_in_turn() {
         (name, wanted)
     });
     assert!(asked.iter().all(|(name, wanted)| name == wanted), "{asked:?}");
+}
+
+/// The actions of a session at a server.
+fn server_actions(session: &mut ServerSession) -> Vec<ServerAction> {
+    std::iter::from_fn(|| session.poll_action()).collect()
+}
+
+/// An application that has ended its output, and reads on, goes on elsewhere: it gets the input after its last snapshot.
+#[test]
+fn an_application_that_has_ended_its_output_moves() {
+    let now = Instant::ZERO;
+    let config = ServerSessionConfig {
+        lease: Duration::from_secs(1),
+        keep: Duration::from_secs(1),
+    };
+    let (certificate, secret) = CertificateKey::new([7; 32]).issue(SessionId([1; 16]), "web", 1);
+    let opened = ServerFrame::Ping(0); // the first message does not matter here
+    let mut old = ServerSession::open(now, config, StateTransfer::Lazy, 1, opened);
+    let data = |at, bytes: &[u8]| ClientFrame::Data {
+        at: Offset(at),
+        bytes: bytes.to_vec(),
+    };
+    old.handle_frame(now, 1, data(0, b"abc"));
+    old.on_application_took(now, 3);
+    old.on_export(now, b"state".as_slice().into(), (2, 0)).unwrap();
+    old.on_application_data(now, b"hello");
+    old.on_application_end(now);
+    let bundle = old.handle_fetch(now, 2).unwrap();
+    assert!(server_actions(&mut old).contains(&ServerAction::StopApplication));
+
+    let mut new = ServerSession::empty(now, config, StateTransfer::Lazy);
+    let request = AttachRequest {
+        proof: secret.prove(&[0; 32], 2),
+        certificate,
+        epoch: 2,
+        current: 1,
+        owner: "a".into(),
+        fetches: true,
+        transfer: StateTransfer::Lazy,
+        point: SnapshotMark::default(),
+    };
+    new.handle_attach(now, 1, request, None);
+    new.on_fetched(now, 2, bundle);
+    let mut said = ReplayTracker::new();
+    said.on_output(b"hello");
+    let commit = SessionCommit {
+        epoch: 2,
+        received: Offset(5),
+        repetition: said.repetition(),
+        state: None,
+    };
+    new.handle_frame(now, 1, ClientFrame::Commit(commit));
+    new.handle_frame(now, 1, data(3, b"def"));
+    let done = server_actions(&mut new);
+    let to_application = done
+        .iter()
+        .filter(|action| !matches!(action, ServerAction::Send(..)));
+    let expected = [
+        ServerAction::Fetch {
+            owner: "a".into(),
+            epoch: 2,
+        },
+        ServerAction::StartApplication(Some(b"state".as_slice().into())),
+        ServerAction::ToApplication(b"c".to_vec()),
+        ServerAction::ToApplication(b"def".to_vec()),
+    ];
+    assert_eq!(to_application.cloned().collect::<Vec<_>>(), expected);
+    assert!(done.contains(&ServerAction::Send(1, ServerFrame::End(Offset(5)))));
+    new.on_application_data(now, b"hello");
+    new.on_application_end(now);
+    assert!(new.phase().runs(), "the repeated output is the same");
+    new.on_application_data(now, b"!");
+    assert!(!new.phase().runs(), "nothing comes behind the end");
 }
