@@ -118,28 +118,6 @@ fn a_server_that_does_not_speak_the_protocol_gets_plain_tcp() {
     assert_eq!((&status["plain"], &status["opened"]), (&1.into(), &0.into()));
 }
 
-#[test]
-fn a_stream_leaves_a_server_that_becomes_slow() {
-    let Some(mut testbed) = SessionTestbed::new("a_stream_leaves_a_server_that_becomes_slow") else {
-        return;
-    };
-    let more = "policy = \"rate\"\nsample_ms = 50\nhold_ms = 300\ntransfer = \"eager\"";
-    testbed.start_all("stream_server.py", &["-k", "4"], more);
-    let mut client = testbed.lan.stranger.run(|| TcpStream::connect(CLIENTS).unwrap());
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
-    client.write_all(b"STREAM 1024000 1024 4000\n").unwrap();
-    let mut got = vec![0; 200_000];
-    client.read_exact(&mut got).unwrap();
-    assert_eq!(testbed.status()["sessions"][0]["server"], "a");
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(testbed.applications[0].0.id()).unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
-    client.read_to_end(&mut got).unwrap();
-    assert_eq!(got.len(), 1_024_000);
-    let expected = |at: usize| u8::try_from((at * 31 + 7) % 251).unwrap();
-    assert!(got.iter().enumerate().all(|(at, byte)| *byte == expected(at)));
-    assert!(moved(&testbed.status()) >= 1);
-}
-
 /// A drained server asks its sessions to leave, sends new clients elsewhere, and says when no session is left.
 #[test]
 fn a_server_is_drained_and_says_what_it_has() {

@@ -11,6 +11,7 @@ mod keeper;
 mod lan;
 mod local;
 mod migrate;
+mod moves;
 mod opaque;
 mod replica;
 mod requests;

@@ -128,7 +128,8 @@ impl SessionTestbed {
             .arg(python.join("examples").join(script))
             .args(arguments)
             .arg(APPLICATION);
-        command.env("PYTHONPATH", &python);
+        let modules = [python.clone(), python.join("examples")];
+        command.env("PYTHONPATH", std::env::join_paths(modules).unwrap());
         command.env("STEADFAST_SNAPSHOTS", self.path(&format!("exports{server}.sock")));
         let log = format!("app{server}.log");
         let application = self.spawn(self.host(server), &log, command);
@@ -153,7 +154,7 @@ impl SessionTestbed {
 
     pub fn half_status(&self, server: usize) -> Value {
         let outcome = self.at_half(server, &["status", "--json"]);
-        serde_json::from_str(&outcome.output).unwrap_or_default()
+        serde_json::from_str(&outcome.output).unwrap_or_else(|error| panic!("{error}: {}", outcome.errors))
     }
 
     /// The page of metrics of the program on this host.
@@ -194,7 +195,8 @@ impl SessionTestbed {
         let command = &mut steadfast(&["status", "--json", "--config", &self.config()]);
         let outcome = self.lan.stranger.run(|| CommandOutput::of(command));
         let mut status: Value = serde_json::from_str(&outcome.output).unwrap_or_default();
-        status["services"][0].take()
+        let service = status.pointer_mut("/services/0");
+        service.map(Value::take).unwrap_or_default()
     }
 
     pub fn migrate(&self, to: &str) -> CommandOutput {
