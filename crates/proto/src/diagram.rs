@@ -29,6 +29,32 @@ pub(crate) fn graphviz<S: Copy + Debug + PartialEq, E: Copy>(
     graph + "}\n"
 }
 
+/// The whole table as text: a line for each state, with the next state after each event.
+pub(crate) fn matrix<S: Copy + Debug, E: Copy + Debug>(
+    states: &[S],
+    events: &[E],
+    after: impl Fn(S, E) -> S,
+) -> String {
+    let row = |state: &S| {
+        let cells: Vec<_> = events
+            .iter()
+            .map(|event| format!("{event:?} {:?}", after(*state, *event)))
+            .collect();
+        format!("{state:?}: {}\n", cells.join(", "))
+    };
+    states.iter().map(row).collect()
+}
+
+/// The arrow of an event without other effects than the next state, for [`graphviz`].
+pub(crate) fn arrow<S: Copy + PartialEq, E: Copy + Debug>(
+    after: impl Fn(S, E) -> S,
+) -> impl Fn(S, E) -> Option<(S, String)> {
+    move |state, event| {
+        let next = after(state, event);
+        (next != state).then(|| (next, format!("{event:?}")))
+    }
+}
+
 /// Asserts that docs/NAME.dot has this text, and that docs/NAME.svg shows it. `scripts/diagrams` writes the files anew.
 #[track_caller]
 pub(crate) fn assert_shown(name: &str, graph: &str) {

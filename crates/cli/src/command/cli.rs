@@ -103,7 +103,7 @@ pub(super) enum Command {
     /// For each service: the node's state (joining, primary, claiming, returning, backup, taking over, sole, standby), why it is simplex,
     /// the application's health, connections by protection with the reasons, log size and limits, lag, ring fill, lease, takeovers and
     /// counters. For an edge: its strings and what the data path counted. For a tunnel: its paths and connections. Ask the backup about
-    /// connections: a primary shows none of its own. With a `[metrics]` table, Prometheus gets most of this status; docs/operating.md names
+    /// connections: a primary shows none of its own. For a proxy or a server of sessions: the sessions. With a `[metrics]` table, Prometheus gets most of this status; docs/operating.md names
     /// the fields without a metric.
     Status {
         #[command(flatten)]
@@ -161,9 +161,10 @@ pub(super) enum Command {
     ///
     /// The node hands over the services that it serves. Services for which the node is the backup go on without it. The drain lasts until
     /// `drain --off` or the next start of the node's daemon. The order is refused if a service would not be served any more. Run this
-    /// command on the node's own machine.
+    /// command on the node's own machine. A server of sessions (`steadfast accept`) asks its sessions to leave and refuses new ones; the
+    /// command returns when none is left.
     Drain {
-        /// The node's name
+        /// The node's name, or the server's
         name: String,
         /// Take part again
         #[arg(long)]

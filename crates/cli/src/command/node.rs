@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::cli::NodeOption;
 use super::error::CommandError;
-use crate::config::STATE_ROOT;
-use crate::config::{Config, EdgeSettings};
-use crate::connect::ConnectSettings;
+use crate::config::{AcceptSettings, Config, ConnectSettings, EdgeSettings, STATE_ROOT};
 use crate::tunnel::TunnelFile;
 
 /// A node of this machine.
@@ -45,8 +43,11 @@ impl NodeOption {
                 return Ok(LocalNode { name, state_dir });
             }
             if ConnectSettings::is_in(file) {
-                let ConnectSettings { name, state_dir, .. } =
-                    ConnectSettings::load(file).map_err(CommandError::Use)?;
+                let ConnectSettings { name, state_dir, .. } = ConnectSettings::load(file)?;
+                return Ok(LocalNode { name, state_dir });
+            }
+            if AcceptSettings::is_in(file) {
+                let AcceptSettings { name, state_dir, .. } = AcceptSettings::load(file)?;
                 return Ok(LocalNode { name, state_dir });
             }
             let node = Config::load(file)?.node;

@@ -1,6 +1,7 @@
 //! The commands `steadfast handover`, `bypass` and `drain`. Each gives its order to the node, and then waits until the order is carried
 //! out. With `--off`, the command does not wait.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,11 +11,15 @@ use proto::role::Role;
 use super::cli::NodeOption;
 use super::error::CommandError;
 use super::show::{choose, no_answer, service_named};
-use crate::config::Config;
+use super::stderr::tell;
 use crate::control::{self, Order, ServiceStatus};
 
 /// Time limit for a change of roles.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for the drain of a server of sessions. Longer than a server keeps a state by default (`keep_s`).
+const DRAIN_MAX: Duration = Duration::from_secs(75);
+/// Time between two lines of progress of this drain.
+const PROGRESS: Duration = Duration::from_secs(1);
 /// Time between two requests for the status.
 const POLL: Duration = Duration::from_millis(20);
 
@@ -53,29 +58,66 @@ pub(super) fn bypass(node: &NodeOption, service: String, off: bool) -> Result<()
 }
 
 pub(super) fn drain(name: String, off: bool, config: Option<PathBuf>) -> Result<(), CommandError> {
-    let state_dir = match config {
+    let node = NodeOption {
+        node: config.is_none().then(|| name.clone()),
+        config,
+    };
+    let state_dir = match &node.config {
         Some(file) => {
-            let node = Config::load(&file)?.node;
-            if node.name != name {
-                let file = file.display();
+            let found = node.choose(BTreeSet::new)?;
+            if found.name != name {
+                let (file, found) = (file.display(), found.name);
                 return Err(CommandError::Use(format!(
-                    "{file} is of node {}, not of {name}",
-                    node.name
+                    "{file} is of node {found}, not of {name}"
                 )));
             }
-            node.state_dir
+            found.state_dir
         }
-        None => choose(&NodeOption {
-            config: None,
-            node: Some(name),
-        })?,
+        None => choose(&node)?,
     };
+    if crate::connect::is_half(&state_dir) {
+        return drain_half(&state_dir, &name, off);
+    }
     let order = Order::Leave {
         service: None,
         leaves: !off,
     };
     give(&state_dir, order)?;
     wait(&state_dir, &|status| off || has_left(status))
+}
+
+/// Orders a server's half to drain itself, and waits until no session is left. With `off`: to take sessions again.
+fn drain_half(state_dir: &Path, name: &str, off: bool) -> Result<(), CommandError> {
+    let order = Order::Leave {
+        service: None,
+        leaves: !off,
+    };
+    control::order(state_dir, order).map_err(no_answer)?;
+    let deadline = Instant::now() + DRAIN_MAX;
+    let mut told = Instant::now();
+    if off {
+        return Ok(());
+    }
+    loop {
+        let status = control::accept_status(state_dir).map_err(no_answer)?;
+        let left = status.sessions_here();
+        if left == 0 {
+            tell(format_args!(
+                "server {name}: no session is left, and new ones are refused"
+            ));
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(CommandError::Failed(anyhow!(
+                "{left} sessions are still at {name} after {DRAIN_MAX:?}; they are asked to leave until `drain --off`"
+            )));
+        }
+        if told.elapsed() >= PROGRESS {
+            told = Instant::now();
+            tell(format_args!("server {name}: {left} sessions are left"));
+        }
+        std::thread::sleep(POLL);
+    }
 }
 
 const fn has_left(status: &ServiceStatus) -> bool {

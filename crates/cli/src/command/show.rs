@@ -46,7 +46,15 @@ pub(super) fn status(node: &NodeOption, json: bool) -> Result<(), CommandError> 
         return print(&if json {
             to_json(&status)
         } else {
-            super::connect::status_text(&status)
+            super::connect::proxy_text(&status)
+        });
+    }
+    if crate::connect::is_half(&state_dir) {
+        let status = control::accept_status(&state_dir).map_err(no_answer)?;
+        return print(&if json {
+            to_json(&status)
+        } else {
+            super::connect::half_text(&status)
         });
     }
     let status = control::status(&state_dir).map_err(no_answer)?;

@@ -10,9 +10,9 @@ use proto::edge::switch::CapConfig;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::parse::{INTERFACE, SOCKET_PATH, interface, metrics, read_document, yes_or_no};
+use super::parse::{INTERFACE, interface, metrics, read_document, state_dir, yes_or_no};
 use super::table::{
-    ADDRESS, ConfigReader, ConfigTable, NAME, address, expected, integer, list, name, narrow, text,
+    ADDRESS, ConfigReader, ConfigTable, NAME, address, expected, integer, list, name, narrow, tables, text,
 };
 use super::{ConfigError, MetricsSettings, Places, STATE_ROOT, arbiter};
 
@@ -295,10 +295,7 @@ fn own(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<OwnTable> {
         "the path of the key that both edges share",
         arbiter::file,
     );
-    let longest = SOCKET_PATH - "/control.sock.new".len();
-    let allowed = format!("an absolute path of at most {longest} bytes");
-    let fits = |path: &str| (path.starts_with('/') && path.len() <= longest).then(|| PathBuf::from(path));
-    let state_dir = table.optional("state_dir", text(&allowed, fits));
+    let state_dir = table.optional("state_dir", state_dir);
     let timeout = table.optional("agent_timeout_ms", integer(50..=60_000));
     let connections = table.optional("max_connections", integer(1_024..=16_777_216));
     table.end();
@@ -347,34 +344,18 @@ fn port(table: &mut ConfigTable<'_, '_>) -> Option<PortSettings> {
 }
 
 fn strings(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Vec<Option<StringSettings>> {
-    let allowed = "2 to 8 tables [[string]]";
-    let Some(value) = root.get("string") else {
-        reading.problem("string", format!("is missing; allowed: {allowed}"));
-        return Vec::new();
-    };
-    let line = reading.line(value.span().start);
-    reading.places.insert("string".to_owned(), line);
-    match value.get_ref() {
-        DeValue::Array(array) if STRINGS.contains(&array.len()) => array
-            .iter()
-            .enumerate()
-            .map(|(index, value)| string(reading, index, value))
-            .collect(),
-        DeValue::Array(array) => {
-            reading.problem("string", format!("there are {}; allowed: {allowed}", array.len()));
-            Vec::new()
-        }
-        other => {
-            reading.problem("string", expected(allowed, other));
-            Vec::new()
-        }
-    }
+    tables(
+        reading,
+        root,
+        ("string", STRINGS, "2 to 8 tables [[string]]"),
+        string,
+    )
 }
 
-fn string<'a>(
-    reading: &'a mut ConfigReader<'_>,
+fn string(
+    reading: &mut ConfigReader<'_>,
     index: usize,
-    value: &'a Spanned<DeValue<'a>>,
+    value: &Spanned<DeValue<'_>>,
 ) -> Option<StringSettings> {
     let mut table = ConfigTable::begin(reading, format!("string[{index}]"), Some(value));
     let name = table.required("name", NAME, name);

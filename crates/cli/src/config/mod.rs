@@ -5,6 +5,7 @@
 //! checks whether this machine and its network agree with the configuration.
 
 mod arbiter;
+mod connect;
 mod draft;
 mod edge;
 mod key;
@@ -21,6 +22,7 @@ mod tests;
 use std::path::Path;
 
 pub use arbiter::{ArbiterSettings, FenceSettings, WitnessSettings};
+pub use connect::{AcceptSettings, ConnectService, ConnectSettings, WatchPolicy};
 pub use edge::{CacheSettings, EdgeSettings, HeartbeatSettings, PortSettings, StringSettings, Subnet};
 pub use key::{SecretKey, private};
 pub use places::Places;

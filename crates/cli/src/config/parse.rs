@@ -12,7 +12,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::draft::Draft;
 use super::table::{
-    ADDRESS, ConfigReader, ConfigTable, NAME, address, expected, integer, list, name, narrow, text, unknown,
+    ADDRESS, ConfigReader, ConfigTable, NAME, address, expected, integer, list, name, narrow, tables, text,
+    unknown,
 };
 use super::{
     AfterTakeover, Commit, Config, ConfigError, CutReplies, DetectorSettings, HealthSettings,
@@ -44,7 +45,7 @@ const STATE_SYNC_TIMEOUT_MS: u64 = 10_000;
 const STATE_SYNC_HOLD_MS: u64 = 500;
 
 /// Maximum length of a Unix socket's path in bytes: the size of `sun_path`, less its final zero.
-pub(super) const SOCKET_PATH: usize = 107;
+const SOCKET_PATH: usize = 107;
 
 /// Reads the whole file.
 pub(super) fn config(path: &Path, source: &str) -> Result<Config, ConfigError> {
@@ -94,6 +95,24 @@ pub(super) fn read_document<'a>(
     source: &'a str,
     tables: &[&str],
 ) -> Result<Spanned<DeTable<'a>>, ConfigError> {
+    let document = parse_document(reading, path, source)?;
+    for (key, _) in document.get_ref() {
+        if !tables.contains(&key.get_ref().as_ref()) {
+            unknown(reading, key.get_ref(), key.span().start, tables);
+        }
+    }
+    Ok(document)
+}
+
+/// Parses the file as TOML.
+///
+/// # Errors
+/// All places where the file is not TOML.
+pub(super) fn parse_document<'a>(
+    reading: &mut ConfigReader<'_>,
+    path: &Path,
+    source: &'a str,
+) -> Result<Spanned<DeTable<'a>>, ConfigError> {
     let (document, errors) = DeTable::parse_recoverable(source);
     for error in errors {
         let line = reading.line(error.span().map_or(0, |span| span.start));
@@ -105,11 +124,6 @@ pub(super) fn read_document<'a>(
         });
     }
     reading.verdict(path)?;
-    for (key, _) in document.get_ref() {
-        if !tables.contains(&key.get_ref().as_ref()) {
-            unknown(reading, key.get_ref(), key.span().start, tables);
-        }
-    }
     Ok(document)
 }
 
@@ -119,14 +133,8 @@ fn node(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<NodeSettin
     let timeout = table
         .optional("agent_timeout_ms", integer(50..=60_000))
         .unwrap_or(AGENT_TIMEOUT_MS);
-    let longest = SOCKET_PATH - "/control.sock.new".len();
-    let allowed = format!("an absolute path of at most {longest} bytes");
-    let fits = |path: &str| (path.starts_with('/') && path.len() <= longest).then(|| PathBuf::from(path));
-    let state_dir = table.optional("state_dir", text(&allowed, fits));
-    let longest = SOCKET_PATH - ".new".len();
-    let allowed = format!("an absolute path of at most {longest} bytes");
-    let fits = |path: &str| (path.starts_with('/') && path.len() <= longest).then(|| PathBuf::from(path));
-    let snapshot_socket = table.optional("snapshot_socket", text(&allowed, fits));
+    let state_dir = table.optional("state_dir", state_dir);
+    let snapshot_socket = table.optional("snapshot_socket", snapshot_socket);
     table.end();
     let name = name?;
     let state_dir = state_dir.unwrap_or_else(|| Path::new(STATE_ROOT).join(&name));
@@ -136,6 +144,24 @@ fn node(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<NodeSettin
         agent_timeout: Duration::from_millis(timeout),
         snapshot_socket: snapshot_socket.unwrap_or_else(|| Path::new(STATE_ROOT).join("snapshots.sock")),
     })
+}
+
+/// Reads the path of a state directory. There must be room for the control socket's name behind it.
+pub(super) fn state_dir(value: &DeValue<'_>) -> Result<PathBuf, String> {
+    socket_path("/control.sock.new", value)
+}
+
+/// Reads the path of a socket for snapshots.
+pub(super) fn snapshot_socket(value: &DeValue<'_>) -> Result<PathBuf, String> {
+    socket_path(".new", value)
+}
+
+/// Reads a path that is valid for a Unix socket with `ending` behind it.
+fn socket_path(ending: &str, value: &DeValue<'_>) -> Result<PathBuf, String> {
+    let longest = SOCKET_PATH - ending.len();
+    let allowed = format!("an absolute path of at most {longest} bytes");
+    let fits = |path: &str| (path.starts_with('/') && path.len() <= longest).then(|| PathBuf::from(path));
+    text(&allowed, fits)(value)
 }
 
 fn peer(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<PeerSettings> {
@@ -223,9 +249,9 @@ pub(super) fn metrics(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Opt
     Some(MetricsSettings { listen: listen? })
 }
 
-const LISTEN: &str = "\"ADDRESS:PORT\" or \"[ADDRESS]:PORT\"";
+pub(super) const LISTEN: &str = "\"ADDRESS:PORT\" or \"[ADDRESS]:PORT\"";
 
-fn listen(value: &DeValue<'_>) -> Result<SocketAddr, String> {
+pub(super) fn listen(value: &DeValue<'_>) -> Result<SocketAddr, String> {
     let fits = |at: &SocketAddr| !at.ip().is_multicast() && at.port() != 0;
     text(LISTEN, |text| text.parse().ok().filter(fits))(value)
 }
@@ -235,31 +261,11 @@ pub(super) fn yes_or_no(value: &DeValue<'_>) -> Result<bool, String> {
 }
 
 fn services(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Vec<Draft> {
-    let allowed = "one table [[service]] or more";
-    let Some(value) = root.get("service") else {
-        reading.problem("service", format!("is missing; allowed: {allowed}"));
-        return Vec::new();
-    };
-    let line = reading.line(value.span().start);
-    reading.places.insert("service".to_owned(), line);
-    match value.get_ref() {
-        DeValue::Array(array) if !array.is_empty() => array
-            .iter()
-            .enumerate()
-            .map(|(index, value)| service(reading, index, value))
-            .collect(),
-        DeValue::Array(_) => {
-            reading.problem("service", format!("is empty; allowed: {allowed}"));
-            Vec::new()
-        }
-        other => {
-            reading.problem("service", expected(allowed, other));
-            Vec::new()
-        }
-    }
+    let place = ("service", 1..=usize::MAX, "one table [[service]] or more");
+    tables(reading, root, place, service)
 }
 
-fn service<'a>(reading: &'a mut ConfigReader<'_>, index: usize, value: &'a Spanned<DeValue<'a>>) -> Draft {
+fn service(reading: &mut ConfigReader<'_>, index: usize, value: &Spanned<DeValue<'_>>) -> Draft {
     let mut table = ConfigTable::begin(reading, format!("service[{index}]"), Some(value));
     let draft = Draft {
         name: table.required("name", NAME, name),

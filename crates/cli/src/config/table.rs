@@ -84,6 +84,23 @@ impl<'a, 't> ConfigTable<'a, 't> {
         table
     }
 
+    /// Begins to read the top level of a file whose first keys are in no table.
+    pub(super) fn top(reading: &'a mut ConfigReader<'t>, root: &'a DeTable<'a>) -> Self {
+        let mut table = Self {
+            reading,
+            path: String::new(),
+            entries: Some(root),
+            known: Vec::new(),
+        };
+        table.note_places();
+        table
+    }
+
+    /// These keys are read elsewhere.
+    pub(super) fn leave(&mut self, keys: &[&'static str]) {
+        self.known.extend(keys);
+    }
+
     fn note_places(&mut self) {
         for (key, value) in self.entries.into_iter().flatten() {
             if !value.get_ref().is_table() {
@@ -94,7 +111,7 @@ impl<'a, 't> ConfigTable<'a, 't> {
     }
 
     fn field(&self, key: &str) -> String {
-        format!("{}.{key}", self.path)
+        within(&self.path, key)
     }
 
     /// The value of `key` as `read` parses it. `None` if the key is absent or its value is wrong. A wrong value is recorded as a problem.
@@ -159,15 +176,44 @@ impl<'a, 't> ConfigTable<'a, 't> {
         } = self;
         for (key, _) in entries.into_iter().flatten() {
             if !known.contains(&key.get_ref().as_ref()) {
-                unknown(
-                    reading,
-                    &format!("{path}.{}", key.get_ref()),
-                    key.span().start,
-                    &known,
-                );
+                unknown(reading, &within(&path, key.get_ref()), key.span().start, &known);
             }
         }
     }
+}
+
+/// The path of `key` in the table at `path`. The top level has an empty path.
+fn within(path: &str, key: &str) -> String {
+    if path.is_empty() {
+        return key.to_owned();
+    }
+    format!("{path}.{key}")
+}
+
+/// The tables `[[key]]`, as `read` parses each of them with its index. `allowed` says how many there must be.
+pub(super) fn tables<T>(
+    reading: &mut ConfigReader<'_>,
+    root: &DeTable<'_>,
+    (key, counts, allowed): (&str, RangeInclusive<usize>, &str),
+    read: impl Fn(&mut ConfigReader<'_>, usize, &Spanned<DeValue<'_>>) -> T,
+) -> Vec<T> {
+    let Some(value) = root.get(key) else {
+        reading.problem(key, format!("is missing; allowed: {allowed}"));
+        return Vec::new();
+    };
+    let line = reading.line(value.span().start);
+    reading.places.insert(key.to_owned(), line);
+    let what = match value.get_ref() {
+        DeValue::Array(array) if counts.contains(&array.len()) => {
+            let tables = array.iter().enumerate();
+            return tables.map(|(index, value)| read(reading, index, value)).collect();
+        }
+        DeValue::Array(array) if array.is_empty() => format!("is empty; allowed: {allowed}"),
+        DeValue::Array(array) => format!("there are {}; allowed: {allowed}", array.len()),
+        other => expected(allowed, other),
+    };
+    reading.problem(key, what);
+    Vec::new()
 }
 
 /// Records that the key `field` at `position` is unknown. Only `known` keys are allowed there.

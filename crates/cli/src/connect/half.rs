@@ -9,24 +9,30 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use linux::application::ApplicationProgress;
+use proto::Instant;
 use proto::session::certificate::{CertificateKey, SessionId};
 use proto::session::frame::{AttachRequest, ClientFrame, CooperationFrame, ServerFrame, StateTransfer};
-use proto::session::server::{ServerAction, ServerSession, ServerSessionConfig};
+use proto::session::server::{ServerAction, ServerSession, ServerSessionConfig, SessionLink};
 use proto::session::{HeldSnapshots, ServerPhase};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc::{Sender, UnboundedSender, channel, unbounded_channel};
 use tokio::sync::{Notify, oneshot};
 
+use super::calls::ControlCalls;
 use super::cooperation::{fetch, push_all};
 use super::exports::{self, ExportSocket, SessionDesk};
 use super::link::{LinkFrame, LinkReader, LinkWriter, OpenLink};
 use super::pool::SpareLinks;
 use super::program::{ProgramCommand, ProgramEvent, carry};
-use super::settings::AcceptSettings;
+use super::table::LinkTable;
+use crate::config::AcceptSettings;
+use crate::control::{AcceptServiceStatus, AcceptStatus, AcceptedSessionStatus, Call, Order};
 use crate::daemon::snapshots::{self, request::Status};
 
 /// Time between two looks at the sessions' timers.
 const TICK: Duration = Duration::from_millis(10);
+/// Time between two requests to the sessions to leave a server that is drained.
+const SHED_EVERY: Duration = Duration::from_millis(500);
 /// Bound on the bytes of snapshots of other servers' sessions.
 const HELD_MAX: usize = 256 << 20;
 /// Number of snapshots that wait until they are pushed to one server.
@@ -35,6 +41,10 @@ const QUEUE: usize = 64;
 const MOVED_MAX: usize = 4096;
 /// Time for connecting to an application.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
+
+/// Reasons for a refusal.
+const NO_SERVICE: &str = "there is no such service here";
+const DRAINED: &str = "the server is being drained";
 
 /// A session and what belongs to it on this host.
 struct HalfSession {
@@ -54,14 +64,33 @@ struct HalfSession {
     waiting: Vec<(u64, oneshot::Sender<Status>)>,
 }
 
+/// What has happened to the sessions of a service.
+#[derive(Clone, Copy, Default)]
+struct HalfCounts {
+    /// Sessions that began here, that came from another server, that left, and that ended here.
+    opened: u64,
+    came: u64,
+    left: u64,
+    ended: u64,
+    /// Applications that could not be connected.
+    failed: u64,
+    /// Bytes to applications, and from them.
+    received: u64,
+    sent: u64,
+}
+
 struct Half {
     settings: AcceptSettings,
+    /// The sessions are to leave, and new ones are refused. They are asked again at this time.
+    drain: Option<Instant>,
+    counts: Vec<HalfCounts>,
+    /// Links that were refused.
+    refused: u64,
     key: CertificateKey,
     pool: SpareLinks,
     sessions: BTreeMap<SessionId, HalfSession>,
     held: HeldSnapshots,
-    links: BTreeMap<u64, UnboundedSender<LinkFrame>>,
-    next_link: u64,
+    links: LinkTable,
     /// The session of each connection to an application, by its local port.
     ports: BTreeMap<u16, SessionId>,
     moved: VecDeque<(SocketAddr, u16)>,
@@ -70,11 +99,11 @@ struct Half {
 
 type SharedHalf = Rc<RefCell<Half>>;
 
-/// Runs until `stop`.
+/// Runs for ever.
 ///
 /// # Errors
 /// The step of the start that failed.
-pub async fn run(settings: AcceptSettings, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
+pub async fn run(settings: AcceptSettings, calls: ControlCalls) -> anyhow::Result<()> {
     let listener = TcpListener::bind(settings.listen).await;
     let listener = listener.with_context(|| format!("listening at {}", settings.listen))?;
     let socket = snapshots::open(&settings.snapshot_socket).with_context(|| {
@@ -86,12 +115,14 @@ pub async fn run(settings: AcceptSettings, stop: impl Future<Output = ()>) -> an
     let _file = ExportSocket(settings.snapshot_socket.clone());
     tracing::info!(server = settings.name, listen = %settings.listen, sealed = settings.key.is_some(), "ready");
     let half = Rc::new(RefCell::new(Half {
+        drain: None,
+        counts: vec![HalfCounts::default(); settings.services.len()],
+        refused: 0,
         key: CertificateKey::new(settings.certificate_key),
         pool: SpareLinks::new(settings.key),
         sessions: BTreeMap::new(),
         held: HeldSnapshots::new(HELD_MAX),
-        links: BTreeMap::new(),
-        next_link: 0,
+        links: LinkTable::default(),
         ports: BTreeMap::new(),
         moved: VecDeque::new(),
         pushers: BTreeMap::new(),
@@ -113,7 +144,7 @@ pub async fn run(settings: AcceptSettings, stop: impl Future<Output = ()>) -> an
     tokio::select! {
         () = accepting => {}
         () = tick(&half) => {}
-        () = stop => {}
+        () = calls.serve(|call| answer(&half, call)) => {}
     }
     Ok(())
 }
@@ -162,6 +193,18 @@ async fn tick(half: &SharedHalf) {
         for id in due {
             on_session(half, id, |session| session.machine.handle_timeout(now));
         }
+        if half.borrow().drain.is_some_and(|next| next <= now) {
+            shed_all(half, now);
+        }
+    }
+}
+
+/// Asks all sessions to leave. One that is moving already, or cannot move now, is asked again.
+fn shed_all(half: &SharedHalf, now: Instant) {
+    half.borrow_mut().drain = Some(now + SHED_EVERY);
+    let ids: Vec<_> = half.borrow().sessions.keys().copied().collect();
+    for id in ids {
+        on_session(half, id, |session| session.machine.shed());
     }
 }
 
@@ -198,50 +241,59 @@ async fn attend(half: SharedHalf, stream: TcpStream) {
 /// Serves the link of a proxy, which belongs to one session.
 async fn serve_proxy(
     half: &SharedHalf,
-    (mut reader, mut writer): (LinkReader, LinkWriter),
+    link: (LinkReader, LinkWriter),
     challenge: &[u8; 32],
     first: ClientFrame,
 ) {
-    let (sender, mut queue) = unbounded_channel();
-    let link = {
-        let mut half = half.borrow_mut();
-        half.next_link += 1;
-        let link = half.next_link;
-        half.links.insert(link, sender);
-        link
-    };
-    tokio::task::spawn_local(async move {
-        while let Some(frame) = queue.recv().await {
-            if writer.write(&frame).await.is_err() {
-                break;
-            }
-        }
-    });
+    let mut reader = half.borrow_mut().links.add(link, false);
+    let number = reader.number;
     let session = match first {
-        ClientFrame::Open { service, transfer } => open(half, link, &service, transfer),
-        ClientFrame::Attach(request) => attach(half, link, challenge, request),
+        ClientFrame::Open { service, transfer } => open(half, number, &service, transfer),
+        ClientFrame::Attach(request) => attach(half, number, challenge, request),
         _ => None,
     };
     if let Some(id) = session {
-        while let Ok(LinkFrame::Client(frame)) = reader.read().await {
+        while let Some(LinkFrame::Client(frame)) = reader.next().await {
             let now = linux::clock::now();
-            on_session(half, id, |session| session.machine.handle_frame(now, link, frame));
+            on_session(half, id, |session| {
+                session.machine.handle_frame(now, number, frame)
+            });
         }
-        on_session(half, id, |session| session.machine.on_link_lost(link));
+        on_session(half, id, |session| session.machine.on_link_lost(number));
     }
-    half.borrow_mut().links.remove(&link);
+    half.borrow_mut().links.remove(number);
 }
 
-fn refuse(half: &SharedHalf, link: u64, why: &str) {
+fn refuse(half: &SharedHalf, link: SessionLink, why: &str) {
     tracing::warn!(reason = why, "a session is refused");
-    if let Some(sender) = half.borrow().links.get(&link) {
-        let _ = sender.send(LinkFrame::Server(ServerFrame::Refused(why.to_owned())));
-    }
+    let mut half = half.borrow_mut();
+    half.refused += 1;
+    let frame = LinkFrame::Server(ServerFrame::Refused(why.to_owned()));
+    half.links.send(link, frame);
 }
 
 fn seconds_now() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
+}
+
+impl HalfCounts {
+    fn on_phase(&mut self, before: ServerPhase, after: ServerPhase) {
+        match (before.runs(), after.runs()) {
+            (false, true) => self.came += 1,
+            (true, false) if after == ServerPhase::Over => self.ended += 1,
+            (true, false) => self.left += 1,
+            (true, true) | (false, false) => {}
+        }
+    }
+
+    fn on_event(&mut self, event: &ProgramEvent<'_>) {
+        match event {
+            ProgramEvent::Data(bytes) => self.sent += bytes.len() as u64,
+            ProgramEvent::Took(count) => self.received += *count as u64,
+            ProgramEvent::End | ProgramEvent::Gone => {}
+        }
+    }
 }
 
 impl Half {
@@ -267,6 +319,12 @@ impl Half {
             .map(|known| known.address)
     }
 
+    /// Number of sessions that this server owns.
+    fn live(&self) -> usize {
+        let phases = self.sessions.values().map(|session| session.machine.phase());
+        phases.filter(|phase| phase.runs()).count()
+    }
+
     fn insert(&mut self, id: SessionId, machine: ServerSession, service: usize, transfer: StateTransfer) {
         let session = HalfSession {
             machine,
@@ -290,12 +348,17 @@ fn open(half: &SharedHalf, link: u64, service: &str, transfer: StateTransfer) ->
         return None;
     }
     let Some(index) = half.borrow().service(service) else {
-        refuse(half, link, "there is no such service here");
+        refuse(half, link, NO_SERVICE);
         return None;
     };
+    if half.borrow().drain.is_some() {
+        refuse(half, link, DRAINED);
+        return None;
+    }
     let now = linux::clock::now();
     {
         let mut half = half.borrow_mut();
+        half.counts[index].opened += 1;
         let expires = seconds_now() + half.settings.certificate_life.as_secs();
         let (certificate, secret) = half.key.issue(id, service, expires);
         let opened = ServerFrame::Opened {
@@ -308,12 +371,7 @@ fn open(half: &SharedHalf, link: u64, service: &str, transfer: StateTransfer) ->
         let machine = ServerSession::open(now, half.config(), transfer, link, opened);
         half.insert(id, machine, index, transfer);
     }
-    let live = half
-        .borrow()
-        .sessions
-        .values()
-        .filter(|one| one.machine.phase().runs())
-        .count();
+    let live = half.borrow().live();
     let sheds = live > half.borrow().settings.shed_above;
     on_session(half, id, |session| {
         if sheds {
@@ -339,12 +397,17 @@ fn attach(half: &SharedHalf, link: u64, challenge: &[u8; 32], request: AttachReq
         return None;
     }
     let Some(index) = half.borrow().service(&service) else {
-        refuse(half, link, "there is no such service here");
+        refuse(half, link, NO_SERVICE);
         return None;
     };
+    let is_new = !half.borrow().sessions.contains_key(&id);
+    if is_new && half.borrow().drain.is_some() {
+        refuse(half, link, DRAINED);
+        return None;
+    }
     let held = {
         let mut half = half.borrow_mut();
-        if !half.sessions.contains_key(&id) {
+        if is_new {
             let machine = ServerSession::empty(now, half.config(), request.transfer);
             half.insert(id, machine, index, request.transfer);
         }
@@ -405,8 +468,13 @@ async fn serve_server(
 
 /// Changes a session, and carries out what follows.
 fn on_session(half: &SharedHalf, id: SessionId, change: impl FnOnce(&mut HalfSession)) {
-    if let Some(session) = half.borrow_mut().sessions.get_mut(&id) {
-        change(session);
+    {
+        let half = &mut *half.borrow_mut();
+        if let Some(session) = half.sessions.get_mut(&id) {
+            let before = session.machine.phase();
+            change(session);
+            half.counts[session.service].on_phase(before, session.machine.phase());
+        }
     }
     loop {
         let next = {
@@ -436,11 +504,7 @@ fn carry_out(shared: &SharedHalf, id: SessionId, action: ServerAction) {
         }
     };
     match action {
-        ServerAction::Send(link, frame) => {
-            if let Some(sender) = half.links.get(&link) {
-                let _ = sender.send(LinkFrame::Server(frame)); // fails if the link is lost
-            }
-        }
+        ServerAction::Send(link, frame) => half.links.send(link, LinkFrame::Server(frame)),
         ServerAction::StartApplication(state) => {
             session.import = state;
             let (sender, commands) = unbounded_channel();
@@ -449,6 +513,7 @@ fn carry_out(shared: &SharedHalf, id: SessionId, action: ServerAction) {
             let application = half.settings.services[session.service].1;
             let start = Application {
                 id,
+                service: session.service,
                 address: application,
                 number: session.started,
             };
@@ -539,6 +604,7 @@ fn forget(half: &mut Half, id: SessionId) {
 /// A connection to an application that is being made.
 struct Application {
     id: SessionId,
+    service: usize,
     address: SocketAddr,
     number: u64,
 }
@@ -550,13 +616,14 @@ impl Application {
         commands: tokio::sync::mpsc::UnboundedReceiver<ProgramCommand>,
         wake: Rc<Notify>,
     ) {
-        let (id, number) = (self.id, self.number);
+        let (id, service, number) = (self.id, self.service, self.number);
         let is_current = |session: &HalfSession| session.started == number && session.program.is_some();
         let connected = tokio::time::timeout(CONNECT_MAX, self.connect(&half)).await;
         let stream = match connected.map_err(anyhow::Error::from).and_then(|done| done) {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::warn!(application = %self.address, error = format!("{error:#}"), "the application cannot be connected");
+                half.borrow_mut().counts[self.service].failed += 1;
                 let now = linux::clock::now();
                 return on_session(&half, id, |session| {
                     if is_current(session) {
@@ -572,6 +639,7 @@ impl Application {
         };
         let on = |event: ProgramEvent<'_>| {
             let now = linux::clock::now();
+            half.borrow_mut().counts[service].on_event(&event);
             on_session(&half, id, |session| {
                 if !is_current(session) {
                     return;
@@ -606,6 +674,96 @@ impl Application {
         }
         Ok(socket.connect(self.address).await?)
     }
+}
+
+/// Answers the control socket and the metrics.
+fn answer(half: &SharedHalf, call: Call) {
+    match call {
+        Call::Accept(reply) => reply.send(status(&half.borrow())),
+        Call::Order(
+            Order::Leave {
+                service: None,
+                leaves,
+            },
+            reply,
+        ) => {
+            tracing::info!(leaves, "the operator drains this server, or ends the drain");
+            half.borrow_mut().drain = None;
+            if leaves {
+                shed_all(half, linux::clock::now());
+            }
+            reply.send(Ok(()));
+        }
+        Call::Order(_, reply) => reply.send(Err("a server of sessions can only be drained".to_owned())),
+        _ => {} // dropped unanswered, and its sender gets an error
+    }
+}
+
+fn status(half: &Half) -> AcceptStatus {
+    let services = half.settings.services.iter().zip(&half.counts);
+    let services = services.map(|((name, application), counts)| AcceptServiceStatus {
+        name: name.clone(),
+        application: *application,
+        opened: counts.opened,
+        came: counts.came,
+        left: counts.left,
+        ended: counts.ended,
+        failed: counts.failed,
+        received_bytes: counts.received,
+        sent_bytes: counts.sent,
+    });
+    let mut sessions: BTreeMap<_, _> = half
+        .sessions
+        .iter()
+        .map(|(id, session)| (*id, session_status(half, *id, session)))
+        .collect();
+    for (id, epoch, sizes) in half.held.sessions() {
+        let held = sessions.entry(id).or_insert_with(|| AcceptedSessionStatus {
+            session: hexadecimal(id),
+            state: "copy".to_owned(),
+            epoch,
+            ..AcceptedSessionStatus::default()
+        });
+        for size in sizes {
+            held.snapshots += 1;
+            held.snapshot_bytes += size as u64;
+        }
+    }
+    AcceptStatus {
+        name: half.settings.name.clone(),
+        sealed: half.settings.key.is_some(),
+        draining: half.drain.is_some(),
+        refused: half.refused,
+        services: services.collect(),
+        sessions: sessions.into_values().collect(),
+    }
+}
+
+fn session_status(half: &Half, id: SessionId, session: &HalfSession) -> AcceptedSessionStatus {
+    let machine = &session.machine;
+    let state = match machine.phase() {
+        ServerPhase::Live => "owner",
+        ServerPhase::Parked => "parked",
+        ServerPhase::Prepared => "prepared",
+        ServerPhase::Empty | ServerPhase::Over => "empty",
+    };
+    let holding = machine.holding();
+    AcceptedSessionStatus {
+        session: hexadecimal(id),
+        service: Some(half.settings.services[session.service].0.clone()),
+        proxy: machine.link().and_then(|link| half.links.peer(link)),
+        state: state.to_owned(),
+        epoch: machine.own_epoch(),
+        snapshots: holding.snapshots as u64,
+        snapshot_bytes: holding.snapshot_bytes as u64,
+        log_bytes: holding.log_bytes as u64,
+        received_bytes: holding.input.0,
+        sent_bytes: holding.output.0,
+    }
+}
+
+fn hexadecimal(id: SessionId) -> String {
+    id.0.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The sessions, as applications see them.

@@ -22,7 +22,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 /// Noise pattern and cryptographic primitives.
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// Prologue of the handshake. The handshake fails if the ends' prologues differ.
-const PROLOGUE: &[u8] = b"steadfast connect 1";
+const PROLOGUE: &[u8] = b"steadfast connect 2";
 /// Bytes of a message in one record.
 const PART: usize = 60_000;
 /// Bytes of a record's authentication tag.

@@ -1,6 +1,7 @@
 //! Sessions that move between servers: the proxy (`steadfast connect`) and a server's half (`steadfast accept`). `proto::session` decides;
 //! docs/connect.md describes both.
 
+mod calls;
 mod cooperation;
 mod exports;
 mod half;
@@ -8,37 +9,47 @@ mod link;
 mod pool;
 mod program;
 mod proxy;
-mod settings;
+mod table;
 mod watch;
 
 use std::io;
 use std::path::Path;
-use std::rc::Rc;
 
 use anyhow::Context as _;
-pub use settings::{AcceptSettings, ConnectSettings};
-use tokio::sync::Notify;
+use calls::ControlCalls;
 
-use crate::control::ControlServer;
+use crate::config::{AcceptSettings, ConnectSettings, MetricsSettings};
+use crate::control::Asker;
+use crate::metrics;
 use crate::stop::stopped;
 
 /// File that marks a state directory as a proxy's.
-const MARK: &str = "connect";
+const PROXY_MARK: &str = "connect";
+/// File that marks a state directory as a server's half.
+const HALF_MARK: &str = "accept";
 
 /// Whether `state_dir` is the state directory of a proxy.
 pub fn is_proxy(state_dir: &Path) -> bool {
-    state_dir.join(MARK).exists()
+    state_dir.join(PROXY_MARK).exists()
 }
 
-/// Removes the mark of a proxy.
+/// Whether `state_dir` is the state directory of a server's half.
+pub fn is_half(state_dir: &Path) -> bool {
+    state_dir.join(HALF_MARK).exists()
+}
+
+/// Removes the mark of a proxy or of a server's half.
 ///
 /// # Errors
 /// If the mark is there and cannot be removed.
 pub fn leave_nothing(state_dir: &Path) -> io::Result<()> {
-    match std::fs::remove_file(state_dir.join(MARK)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+    for mark in [PROXY_MARK, HALF_MARK] {
+        match std::fs::remove_file(state_dir.join(mark)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
     }
+    Ok(())
 }
 
 /// Runs a proxy until SIGTERM or SIGINT.
@@ -46,26 +57,11 @@ pub fn leave_nothing(state_dir: &Path) -> io::Result<()> {
 /// # Errors
 /// The step of the start that failed.
 pub fn run_proxy(settings: ConnectSettings) -> anyhow::Result<()> {
-    let state_dir = settings.state_dir.clone();
-    std::fs::write(state_dir.join(MARK), "").context("marking the state directory")?;
-    let done = run(async {
-        let (wakes, mut woken) = tokio::sync::mpsc::unbounded_channel();
-        let (server, _, calls) = ControlServer::open(&state_dir, move || {
-            let _ = wakes.send(()); // fails if the proxy has stopped
-        })?;
-        let called = Rc::new(Notify::new());
-        let notified = Rc::clone(&called);
-        tokio::task::spawn_local(async move {
-            while woken.recv().await.is_some() {
-                notified.notify_one();
-            }
-        });
-        proxy::run(settings, calls, called, stopped()?).await?;
-        drop(server);
-        Ok(())
-    });
-    leave_nothing(&state_dir).context("removing the proxy's mark")?;
-    done
+    let (state_dir, listen) = (settings.state_dir.clone(), settings.metrics);
+    let page = |asker: &Asker| Ok(metrics::proxy_exposition(&asker.connect()?));
+    run(&state_dir, PROXY_MARK, (listen, page), |calls| {
+        proxy::run(settings, calls)
+    })
 }
 
 /// Runs a server's half until SIGTERM or SIGINT.
@@ -73,10 +69,23 @@ pub fn run_proxy(settings: ConnectSettings) -> anyhow::Result<()> {
 /// # Errors
 /// The step of the start that failed.
 pub fn run_half(settings: AcceptSettings) -> anyhow::Result<()> {
-    run(async { half::run(settings, stopped()?).await })
+    let (state_dir, listen) = (settings.state_dir.clone(), settings.metrics);
+    let page = |asker: &Asker| Ok(metrics::half_exposition(&asker.accept()?));
+    run(&state_dir, HALF_MARK, (listen, page), |calls| {
+        half::run(settings, calls)
+    })
 }
 
-fn run(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+/// Makes a page of metrics.
+type MetricsPageOf = fn(&Asker) -> Result<String, String>;
+
+/// Marks the state directory, opens the control socket, serves the metrics, and does the work until SIGTERM or SIGINT.
+fn run<W: Future<Output = anyhow::Result<()>>>(
+    state_dir: &Path,
+    mark: &str,
+    (listen, page): (Option<MetricsSettings>, MetricsPageOf),
+    work: impl FnOnce(ControlCalls) -> W,
+) -> anyhow::Result<()> {
     if let Err(error) = linux::process::raise_file_limit() {
         tracing::warn!(%error, "cannot raise the limit of open files; each session needs several descriptors");
     }
@@ -84,5 +93,20 @@ fn run(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("the runtime")?;
-    tokio::task::LocalSet::new().block_on(&runtime, work)
+    std::fs::write(state_dir.join(mark), "").context("marking the state directory")?;
+    let done = tokio::task::LocalSet::new().block_on(&runtime, async {
+        let (server, asker, calls) = ControlCalls::open(state_dir)?;
+        if let Some(metrics) = listen {
+            metrics::serve(metrics.listen, move || page(&asker))?;
+        }
+        let stop = stopped()?;
+        let done = tokio::select! {
+            done = work(calls) => done,
+            () = stop => Ok(()),
+        };
+        drop(server);
+        done
+    });
+    leave_nothing(state_dir).context("removing the mark")?;
+    done
 }

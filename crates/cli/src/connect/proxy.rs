@@ -3,26 +3,27 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::Rc;
-use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use proto::Instant;
 use proto::session::ClientPhase;
 use proto::session::client::{ClientAction, ClientSession, SessionReport};
-use proto::session::frame::{ClientFrame, CooperatingServer};
+use proto::session::frame::CooperatingServer;
+use proto::session::server::SessionLink;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use super::link::{LinkFrame, LinkWriter, OpenLink};
+use super::calls::ControlCalls;
+use super::link::{LinkFrame, OpenLink};
 use super::pool::SpareLinks;
 use super::program::{ProgramCommand, ProgramEvent, carry, join};
-use super::settings::{ConnectService, ConnectSettings};
+use super::table::LinkTable;
 use super::watch::SessionWatch;
+use crate::config::{ConnectService, ConnectSettings};
 use crate::control::{
     Call, ChosenClient, ConnectServiceStatus, ConnectStatus, MigrationStatus, Order, SessionStatus,
 };
@@ -44,18 +45,8 @@ struct ProxySession {
     watch: SessionWatch,
     /// The operator wants it to be at this server, until this time.
     ordered: Option<(String, Instant)>,
-}
-
-/// A link, and a descriptor of its socket for TCP's counters.
-struct ProxyLink {
-    session: u64,
-    sender: UnboundedSender<LinkCommand>,
-    socket: Option<OwnedFd>,
-}
-
-enum LinkCommand {
-    Send(ClientFrame),
-    Close,
+    /// Places in the service's list of the servers that have refused the new session.
+    refusals: Vec<usize>,
 }
 
 /// What has happened to the sessions of a service.
@@ -67,6 +58,9 @@ struct ServiceCounts {
     lost: u64,
     moved: u64,
     stayed: u64,
+    /// Bytes from client programs, and to them.
+    sent: u64,
+    received: u64,
     reasons: VecDeque<(SocketAddr, String)>,
 }
 
@@ -75,8 +69,7 @@ struct SessionProxy {
     pool: SpareLinks,
     sessions: BTreeMap<u64, ProxySession>,
     next_session: u64,
-    links: BTreeMap<u64, ProxyLink>,
-    next_link: u64,
+    links: LinkTable,
     counts: Vec<ServiceCounts>,
     /// The server that has opened the last session, for each service.
     preferred: Vec<usize>,
@@ -84,16 +77,11 @@ struct SessionProxy {
 
 type SharedProxy = Rc<RefCell<SessionProxy>>;
 
-/// Runs until `stop`.
+/// Runs for ever.
 ///
 /// # Errors
 /// The step of the start that failed.
-pub async fn run(
-    settings: ConnectSettings,
-    calls: Receiver<Call>,
-    called: Rc<Notify>,
-    stop: impl Future<Output = ()>,
-) -> anyhow::Result<()> {
+pub async fn run(settings: ConnectSettings, calls: ControlCalls) -> anyhow::Result<()> {
     let mut listeners = Vec::new();
     for service in &settings.services {
         let listener = TcpListener::bind(service.listen).await;
@@ -111,8 +99,7 @@ pub async fn run(
         pool: SpareLinks::new(settings.key),
         sessions: BTreeMap::new(),
         next_session: 0,
-        links: BTreeMap::new(),
-        next_link: 0,
+        links: LinkTable::default(),
         counts: (0..count).map(|_| ServiceCounts::default()).collect(),
         preferred: vec![0; count],
         settings,
@@ -120,18 +107,9 @@ pub async fn run(
     for (service, listener) in listeners.into_iter().enumerate() {
         tokio::task::spawn_local(accept(Rc::clone(&proxy), service, listener));
     }
-    let answering = async {
-        loop {
-            while let Ok(call) = calls.try_recv() {
-                answer(&proxy, call);
-            }
-            called.notified().await;
-        }
-    };
     tokio::select! {
         () = tick(&proxy) => {}
-        () = answering => {}
-        () = stop => {}
+        () = calls.serve(|call| answer(&proxy, call)) => {}
     }
     Ok(())
 }
@@ -170,7 +148,7 @@ async fn serve(proxy: SharedProxy, service: usize, stream: TcpStream, client: So
         match pool.take(server).await {
             Ok(link) => {
                 proxy.borrow_mut().preferred[service] = place;
-                return carry_session(proxy, (service, &config), (stream, client), link).await;
+                return carry_session(proxy, (service, &config), (stream, client), (place, link)).await;
             }
             Err(error) => {
                 tracing::info!(service = config.name, %server, error = format!("{error:#}"), "no session there");
@@ -201,7 +179,7 @@ async fn carry_session(
     proxy: SharedProxy,
     (service, config): (usize, &ConnectService),
     (stream, client): (TcpStream, SocketAddr),
-    link: OpenLink,
+    (place, link): (usize, OpenLink),
 ) {
     let now = linux::clock::now();
     let (program, commands) = unbounded_channel();
@@ -211,7 +189,8 @@ async fn carry_session(
         proxy.next_session += 1;
         proxy.next_session
     };
-    let number = add_link(&proxy, id, link);
+    let watch = SessionWatch::new(now, config.policy, config.hysteresis);
+    let number = add_link(&proxy, id, link, watch.needs_retransmissions());
     {
         let mut proxy = proxy.borrow_mut();
         let patience = proxy.settings.patience;
@@ -221,8 +200,9 @@ async fn carry_session(
             client,
             program,
             wake: Rc::clone(&wake),
-            watch: SessionWatch::new(now, config.policy, config.hysteresis),
+            watch,
             ordered: None,
+            refusals: vec![place],
         };
         proxy.counts[service].opened += 1;
         proxy.sessions.insert(id, session);
@@ -237,6 +217,7 @@ async fn carry_session(
     };
     let on = |event: ProgramEvent<'_>| {
         let now = linux::clock::now();
+        count(&mut proxy.borrow_mut().counts[service], &event);
         on_session(&proxy, id, |session| match event {
             ProgramEvent::Data(bytes) => {
                 session.watch.on_input(now);
@@ -250,37 +231,21 @@ async fn carry_session(
     carry(stream, commands, wake, wants, on).await;
 }
 
+fn count(counts: &mut ServiceCounts, event: &ProgramEvent<'_>) {
+    match event {
+        ProgramEvent::Data(bytes) => counts.sent += bytes.len() as u64,
+        ProgramEvent::Took(count) => counts.received += *count as u64,
+        ProgramEvent::End | ProgramEvent::Gone => {}
+    }
+}
+
 /// Serves a link of a session. Returns its number.
-fn add_link(proxy: &SharedProxy, session: u64, link: OpenLink) -> u64 {
-    let (mut reader, writer) = link.split();
-    let (sender, commands) = unbounded_channel();
-    let number = {
-        let mut proxy = proxy.borrow_mut();
-        proxy.next_link += 1;
-        let number = proxy.next_link;
-        let socket = writer.stream().as_fd().try_clone_to_owned().ok();
-        proxy.links.insert(
-            number,
-            ProxyLink {
-                session,
-                sender,
-                socket,
-            },
-        );
-        number
-    };
-    let closed = Rc::new(Notify::new());
-    tokio::task::spawn_local(write(writer, commands, Rc::clone(&closed)));
+fn add_link(proxy: &SharedProxy, session: u64, link: OpenLink, is_watched: bool) -> SessionLink {
+    let mut reader = proxy.borrow_mut().links.add(link.split(), is_watched);
+    let number = reader.number;
     let proxy = Rc::clone(proxy);
     tokio::task::spawn_local(async move {
-        loop {
-            let frame = tokio::select! {
-                frame = reader.read() => frame,
-                () = closed.notified() => break,
-            };
-            let Ok(LinkFrame::Server(frame)) = frame else {
-                break;
-            };
+        while let Some(LinkFrame::Server(frame)) = reader.next().await {
             let now = linux::clock::now();
             on_session(&proxy, session, |session| {
                 let before = session.machine.received();
@@ -291,22 +256,13 @@ fn add_link(proxy: &SharedProxy, session: u64, link: OpenLink) -> u64 {
                 }
             });
         }
-        proxy.borrow_mut().links.remove(&number);
+        proxy.borrow_mut().links.remove(number);
         let now = linux::clock::now();
         on_session(&proxy, session, |session| {
             session.machine.on_link_lost(now, number)
         });
     });
     number
-}
-
-async fn write(mut writer: LinkWriter, mut commands: UnboundedReceiver<LinkCommand>, closed: Rc<Notify>) {
-    while let Some(LinkCommand::Send(frame)) = commands.recv().await {
-        if writer.write(&LinkFrame::Client(frame)).await.is_err() {
-            break;
-        }
-    }
-    closed.notify_one();
 }
 
 /// Looks at the timers for ever.
@@ -358,14 +314,8 @@ fn move_group(proxy: &SharedProxy, (first, service): (u64, usize), client: Socke
 
 fn retransmissions(proxy: &SharedProxy, id: u64) -> u32 {
     let proxy = proxy.borrow();
-    let needs = proxy
-        .sessions
-        .get(&id)
-        .is_some_and(|session| session.watch.needs_retransmissions());
-    let mut of_session = proxy.links.values().filter(|link| needs && link.session == id);
-    let socket = of_session.next().and_then(|link| link.socket.as_ref());
-    socket
-        .and_then(|socket| linux::application::retransmissions(socket).ok())
+    let link = proxy.sessions.get(&id).and_then(|session| session.machine.link());
+    link.and_then(|link| proxy.links.retransmissions(link))
         .unwrap_or(0)
 }
 
@@ -412,15 +362,19 @@ fn carry_out(shared: &SharedProxy, id: u64, action: ClientAction) {
     let Some(session) = proxy.sessions.get_mut(&id) else {
         return;
     };
-    let to_link = |number: &u64, command| {
-        if let Some(link) = proxy.links.get(number) {
-            let _ = link.sender.send(command); // fails if the link is lost
-        }
-    };
     let to_program = |command| drop(session.program.send(command)); // fails if the program has gone
     match action {
-        ClientAction::Send(link, frame) => to_link(&link, LinkCommand::Send(frame)),
-        ClientAction::CloseLink(link) => to_link(&link, LinkCommand::Close),
+        ClientAction::Send(link, frame) => proxy.links.send(link, LinkFrame::Client(frame)),
+        ClientAction::CloseLink(link) => proxy.links.close(link),
+        ClientAction::OpenElsewhere(why) => {
+            let servers = &proxy.settings.services[session.service].servers;
+            let place = (0..servers.len()).find(|place| !session.refusals.contains(place));
+            tracing::info!(client = %session.client, reason = why, "a server refuses a new session");
+            session.refusals.extend(place);
+            let next = place.map(|place| servers[place]);
+            let pool = proxy.pool.clone();
+            tokio::task::spawn_local(open_elsewhere(Rc::clone(shared), pool, id, (next, why)));
+        }
         ClientAction::ToClient(bytes) => to_program(ProgramCommand::Write(bytes)),
         ClientAction::EndClient => to_program(ProgramCommand::End),
         ClientAction::ResetClient => to_program(ProgramCommand::Abort),
@@ -441,7 +395,7 @@ async fn connect(proxy: SharedProxy, pool: SpareLinks, id: u64, attempt: u64, se
     match link {
         Ok(link) => {
             let challenge = link.challenge;
-            let number = add_link(&proxy, id, link);
+            let number = add_link(&proxy, id, link, needs_retransmissions(&proxy, id));
             on_session(&proxy, id, |session| {
                 session.machine.on_linked(now, attempt, number, &challenge)
             });
@@ -453,6 +407,35 @@ async fn connect(proxy: SharedProxy, pool: SpareLinks, id: u64, attempt: u64, se
             });
         }
     }
+}
+
+/// Connects a new session to the next server of the list. `None`: all have refused it.
+async fn open_elsewhere(
+    proxy: SharedProxy,
+    pool: SpareLinks,
+    id: u64,
+    (next, why): (Option<SocketAddr>, String),
+) {
+    let link = match next {
+        Some(server) => pool.take(server).await,
+        None => Err(anyhow::anyhow!("all servers refuse the session: {why}")),
+    };
+    let now = linux::clock::now();
+    match link {
+        Ok(link) => {
+            let number = add_link(&proxy, id, link, needs_retransmissions(&proxy, id));
+            on_session(&proxy, id, |session| session.machine.open_elsewhere(now, number));
+        }
+        Err(error) => on_session(&proxy, id, |session| {
+            session.machine.on_refused_everywhere(&format!("{error:#}"));
+        }),
+    }
+}
+
+fn needs_retransmissions(proxy: &SharedProxy, id: u64) -> bool {
+    let proxy = proxy.borrow();
+    let session = proxy.sessions.get(&id);
+    session.is_some_and(|session| session.watch.needs_retransmissions())
 }
 
 fn note(counts: &mut ServiceCounts, session: &mut ProxySession, now: Instant, report: SessionReport) {
@@ -562,6 +545,8 @@ fn status(proxy: &SessionProxy) -> ConnectStatus {
                 plain: counts.plain,
                 refused: counts.refused,
                 lost: counts.lost,
+                sent_bytes: counts.sent,
+                received_bytes: counts.received,
                 migrations: MigrationStatus {
                     pending: sessions.filter(|session| session.ordered.is_some()).count(),
                     moved: counts.moved,

@@ -9,36 +9,7 @@ use proto::session::policy::rate::InboundRate;
 use proto::session::policy::response::ResponseTime;
 use proto::session::policy::retransmissions::Retransmissions;
 
-/// A service's policy, as configured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WatchPolicy {
-    /// Only the operator and the server move a session.
-    Manual,
-    /// The rate of the output drops.
-    Rate {
-        /// Time from one sample to the next.
-        sample: Duration,
-    },
-    /// Responses come late.
-    Response {
-        /// The longest good response time.
-        limit: Duration,
-    },
-    /// The next data comes late.
-    Delay {
-        /// The longest good interval.
-        limit: Duration,
-        /// The largest good variation of the interval.
-        jitter: Option<Duration>,
-    },
-    /// The link loses segments.
-    Retransmissions {
-        /// The largest good number of retransmissions in an interval.
-        most: u32,
-        /// The interval.
-        sample: Duration,
-    },
-}
+use crate::config::WatchPolicy;
 
 #[derive(Debug)]
 enum SessionMetric {
@@ -129,7 +100,7 @@ impl SessionWatch {
             SessionMetric::Manual => {}
             SessionMetric::Rate(rate) => rate.on_move(now),
             SessionMetric::Response(response) => response.on_move(now),
-            SessionMetric::Delay(delay) => delay.on_move(),
+            SessionMetric::Delay(delay) => delay.on_move(now),
             SessionMetric::Retransmissions(count) => count.on_move(now),
         }
     }

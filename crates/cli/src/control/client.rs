@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 
 use super::line::LineStream;
 use super::{
-    ConnectStatus, Connections, ControlRequest, EdgeStatus, NodeStatus, Order, Response, RestoredConnections,
-    TunnelStatus, socket,
+    AcceptStatus, ConnectStatus, Connections, ControlRequest, EdgeStatus, NodeStatus, Order, Response,
+    RestoredConnections, TunnelStatus, socket,
 };
 
 /// Timeout for the whole exchange. Longer than the node's own limit, so that the node's error arrives.
@@ -97,6 +97,14 @@ pub fn tunnel_status(state_dir: &Path) -> Result<TunnelStatus, ControlClientErro
 /// If there is no such proxy, or it does not answer properly.
 pub fn connect_status(state_dir: &Path) -> Result<ConnectStatus, ControlClientError> {
     ask(state_dir, ControlRequest::Connect)
+}
+
+/// Asks the server's half with this state directory for its status.
+///
+/// # Errors
+/// If there is no such half, or it does not answer properly.
+pub fn accept_status(state_dir: &Path) -> Result<AcceptStatus, ControlClientError> {
+    ask(state_dir, ControlRequest::Accept)
 }
 
 /// Gives an order to the node with this state directory. The node has begun to carry it out when this returns.

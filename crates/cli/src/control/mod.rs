@@ -30,9 +30,13 @@ use crate::config::NodeRole;
 
 pub use chosen::{ChosenClient, NoClientError};
 pub use client::{
-    ControlClientError, connect_status, connections, edge_status, order, restored, status, tunnel_status,
+    ControlClientError, accept_status, connect_status, connections, edge_status, order, restored, status,
+    tunnel_status,
 };
-pub use connect::{ConnectServiceStatus, ConnectStatus, SessionStatus};
+pub use connect::{
+    AcceptServiceStatus, AcceptStatus, AcceptedSessionStatus, ConnectServiceStatus, ConnectStatus,
+    SessionStatus,
+};
 pub use edge::{CounterStatus, EdgeStatus, StringStatus};
 pub use server::{Asker, Call, CallReply, ControlServer, ControlServerError, ExportRequest};
 pub use tunnel::{TunnelAssociationStatus, TunnelPathStatus, TunnelServiceStatus, TunnelStatus};
@@ -58,6 +62,8 @@ enum ControlRequest {
     Tunnel,
     /// Asks for the [`ConnectStatus`].
     Connect,
+    /// Asks for the [`AcceptStatus`].
+    Accept,
     /// Gives the node an order.
     Order(Order),
 }
@@ -82,7 +88,7 @@ pub enum Order {
         /// A connection that has not moved by then, counted from now in milliseconds, stays.
         within_ms: u64,
     },
-    /// The node gives up its part in a service, or takes part again.
+    /// The node gives up its part in a service, or takes part again. A server's half asks its sessions to leave, or takes new ones again.
     Leave {
         /// The service's name. `None` means all services.
         service: Option<String>,

@@ -185,3 +185,72 @@ pub fn tunnel() -> TunnelStatus {
             .into(),
     }
 }
+
+/// A proxy with one session.
+pub fn proxy() -> ConnectStatus {
+    ConnectStatus {
+        name: "laptop".to_owned(),
+        sealed: true,
+        services: vec![ConnectServiceStatus {
+            name: "web".to_owned(),
+            listen: "127.0.0.1:80".parse().unwrap(),
+            sessions: vec![SessionStatus {
+                client: "127.0.0.1:4000".parse().unwrap(),
+                server: "a".to_owned(),
+                phase: "served".to_owned(),
+                sent_bytes: 10,
+                received_bytes: 2048,
+            }],
+            opened: 3,
+            plain: 1,
+            refused: 2,
+            lost: 4,
+            sent_bytes: 100,
+            received_bytes: 200_000,
+            migrations: migrations(),
+        }],
+    }
+}
+
+/// A server's half that owns a session, and keeps a copy of another one.
+pub fn half() -> AcceptStatus {
+    AcceptStatus {
+        name: "a".to_owned(),
+        sealed: true,
+        draining: true,
+        refused: 6,
+        services: vec![AcceptServiceStatus {
+            name: "web".to_owned(),
+            application: "127.0.0.1:7000".parse().unwrap(),
+            opened: 3,
+            came: 2,
+            left: 1,
+            ended: 4,
+            failed: 5,
+            received_bytes: 100,
+            sent_bytes: 200_000,
+        }],
+        sessions: vec![
+            AcceptedSessionStatus {
+                session: "00ff".repeat(8),
+                service: Some("web".to_owned()),
+                proxy: Some("10.0.0.4:40000".parse().unwrap()),
+                state: "owner".to_owned(),
+                epoch: 3,
+                snapshots: 2,
+                snapshot_bytes: 4096,
+                log_bytes: 512,
+                received_bytes: 10,
+                sent_bytes: 2048,
+            },
+            AcceptedSessionStatus {
+                session: "11ee".repeat(8),
+                state: "copy".to_owned(),
+                epoch: 1,
+                snapshots: 1,
+                snapshot_bytes: 100,
+                ..AcceptedSessionStatus::default()
+            },
+        ],
+    }
+}

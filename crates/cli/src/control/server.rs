@@ -21,8 +21,8 @@ use tokio::sync::oneshot;
 
 use super::line::LineStream;
 use super::{
-    ConnectStatus, Connections, ControlRequest, EdgeStatus, NodeStatus, Order, Response, RestoredConnections,
-    TunnelStatus, socket,
+    AcceptStatus, ConnectStatus, Connections, ControlRequest, EdgeStatus, NodeStatus, Order, Response,
+    RestoredConnections, TunnelStatus, socket,
 };
 
 /// Timeout for a request and its answer on the socket.
@@ -61,6 +61,8 @@ pub enum Call {
     Tunnel(CallReply<TunnelStatus>),
     /// Asks for the status of a proxy.
     Connect(CallReply<ConnectStatus>),
+    /// Asks for the status of a server's half.
+    Accept(CallReply<AcceptStatus>),
     /// Gives an order; an error says why it is refused.
     Order(Order, CallReply<Result<(), String>>),
     /// An application exports its state.
@@ -158,6 +160,14 @@ impl Asker {
     /// As [`status`](Self::status).
     pub fn connect(&self) -> Result<ConnectStatus, String> {
         self.ask(Call::Connect)
+    }
+
+    /// The status of a server's half.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status).
+    pub fn accept(&self) -> Result<AcceptStatus, String> {
+        self.ask(Call::Accept)
     }
 
     /// Exports an application's state. `None`: the node is stopping.
@@ -293,6 +303,7 @@ fn serve(stream: UnixStream, asker: &Asker) -> io::Result<()> {
         Ok(ControlRequest::Edge) => answer(asker.edge()),
         Ok(ControlRequest::Tunnel) => answer(asker.tunnel()),
         Ok(ControlRequest::Connect) => answer(asker.connect()),
+        Ok(ControlRequest::Accept) => answer(asker.accept()),
         Ok(ControlRequest::Order(order)) => answer(asker.order(order)),
         Err(error) => to_line(&Response::<()>::Error(format!("not a request: {error}"))),
     };
@@ -338,7 +349,12 @@ mod tests {
                 connections: Vec::new(),
             }),
             Call::Order(_, reply) => reply.send(Ok(())),
-            Call::Edge(_) | Call::Tunnel(_) | Call::Connect(_) | Call::Export(..) | Call::HasMoved(..) => {}
+            Call::Edge(_)
+            | Call::Tunnel(_)
+            | Call::Connect(_)
+            | Call::Accept(_)
+            | Call::Export(..)
+            | Call::HasMoved(..) => {}
         };
         Asker {
             calls,

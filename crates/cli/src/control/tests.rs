@@ -48,6 +48,7 @@ fn with_node(work: impl FnOnce(&Path)) {
                 Call::Edge(_)
                 | Call::Tunnel(_)
                 | Call::Connect(_)
+                | Call::Accept(_)
                 | Call::Export(..)
                 | Call::HasMoved(..) => {}
                 Call::Order(Order::Handover { service }, reply) => {

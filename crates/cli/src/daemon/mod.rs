@@ -308,7 +308,7 @@ impl Agent<'_> {
             Call::HasMoved(service, reply) => {
                 let _ = reply.send(!self.node.service(service).role().may_speak());
             }
-            Call::Edge(_) | Call::Tunnel(_) | Call::Connect(_) => {} // the asker is told that there is no answer
+            Call::Edge(_) | Call::Tunnel(_) | Call::Connect(_) | Call::Accept(_) => {} // the asker is told that there is no answer
             Call::Restored(reply) => reply.send(report::restored(&self.node, &self.kernel)),
             Call::Order(order, reply) => {
                 let peer = &self.peer_status.name;

@@ -1,9 +1,10 @@
-//! The metrics endpoint of a node, of an edge and of a tunnel: the contents of `steadfast status`, for Prometheus.
+//! The metrics endpoint of a node, of an edge, of a tunnel, of a proxy and of a server's half: the contents of `steadfast status`, for Prometheus.
 //!
 //! One thread serves `GET /metrics` in the text exposition format 0.0.4. To make the page, the thread asks the agent for its status, as a
 //! client of the control socket does. The thread uses a page for a second. The thread limits the connections, the memory and the time that
 //! its clients can use. If the thread fails, connections stay protected.
 
+mod connect;
 mod edge;
 mod exposition;
 mod page;
@@ -27,6 +28,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+pub use connect::{half_exposition, proxy_exposition};
 pub use edge::edge_exposition;
 pub use exposition::exposition;
 pub use tunnel::tunnel_exposition;

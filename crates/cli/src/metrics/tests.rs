@@ -322,6 +322,52 @@ fn the_status_of_a_tunnel_becomes_samples() {
     assert!(!page.contains(absent), "{page}");
 }
 
+fn assert_lines(page: &str, lines: &[&str]) {
+    for line in lines {
+        assert!(page.lines().any(|found| found == *line), "{line}\n{page}");
+    }
+}
+
+#[test]
+fn the_status_of_a_proxy_becomes_samples() {
+    let page = proxy_exposition(&samples::proxy());
+    let lines = [
+        "steadfast_proxy_sessions{phase=\"served\",service=\"web\"} 1",
+        "steadfast_proxy_sessions{phase=\"moving\",service=\"web\"} 0",
+        "steadfast_proxy_connections_total{outcome=\"opened\",service=\"web\"} 3",
+        "steadfast_proxy_connections_total{outcome=\"plain\",service=\"web\"} 1",
+        "steadfast_proxy_connections_total{outcome=\"refused\",service=\"web\"} 2",
+        "steadfast_proxy_connections_total{outcome=\"lost\",service=\"web\"} 4",
+        "steadfast_proxy_moves_total{outcome=\"moved\",service=\"web\"} 2",
+        "steadfast_proxy_moves_total{outcome=\"failed\",service=\"web\"} 1",
+        "steadfast_proxy_bytes_total{direction=\"sent\",service=\"web\"} 100",
+        "steadfast_proxy_bytes_total{direction=\"received\",service=\"web\"} 200000",
+    ];
+    assert_lines(&page, &lines);
+}
+
+#[test]
+fn the_status_of_a_servers_half_becomes_samples() {
+    let page = half_exposition(&samples::half());
+    let lines = [
+        "steadfast_accept_draining 1",
+        "steadfast_accept_sessions{state=\"owner\"} 1",
+        "steadfast_accept_sessions{state=\"copy\"} 1",
+        "steadfast_accept_sessions{state=\"parked\"} 0",
+        "steadfast_accept_kept_bytes{of=\"snapshots\"} 4196",
+        "steadfast_accept_kept_bytes{of=\"logs\"} 512",
+        "steadfast_accept_refused_total 6",
+        "steadfast_accept_sessions_total{event=\"opened\",service=\"web\"} 3",
+        "steadfast_accept_sessions_total{event=\"came\",service=\"web\"} 2",
+        "steadfast_accept_sessions_total{event=\"left\",service=\"web\"} 1",
+        "steadfast_accept_sessions_total{event=\"ended\",service=\"web\"} 4",
+        "steadfast_accept_sessions_total{event=\"failed\",service=\"web\"} 5",
+        "steadfast_accept_bytes_total{direction=\"received\",service=\"web\"} 100",
+        "steadfast_accept_bytes_total{direction=\"sent\",service=\"web\"} 200000",
+    ];
+    assert_lines(&page, &lines);
+}
+
 /// Prometheus' own tool checks the pages, if the tool is installed.
 #[test]
 fn promtool_has_nothing_against_them() {
@@ -329,6 +375,8 @@ fn promtool_has_nothing_against_them() {
         exposition(&a_status()),
         edge_exposition(&an_edge()),
         tunnel_exposition(&samples::tunnel()),
+        proxy_exposition(&samples::proxy()),
+        half_exposition(&samples::half()),
     ] {
         check_by_promtool(&page);
     }

@@ -529,6 +529,7 @@ fn a_running_node_is_shown() {
                 Call::Edge(_)
                 | Call::Tunnel(_)
                 | Call::Connect(_)
+                | Call::Accept(_)
                 | Call::Export(..)
                 | Call::HasMoved(..) => {}
             }

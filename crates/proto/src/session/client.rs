@@ -32,6 +32,9 @@ pub enum ClientAction {
         /// The server.
         server: CooperatingServer,
     },
+    /// The server refuses the new session, for this reason. Connect to another one, and call
+    /// [`open_elsewhere`](ClientSession::open_elsewhere) or [`on_refused_everywhere`](ClientSession::on_refused_everywhere).
+    OpenElsewhere(String),
     /// Send a message to a server.
     Send(SessionLink, ClientFrame),
     /// Close a link, after all messages were sent.
@@ -92,6 +95,7 @@ struct MoveTarget {
 /// A session at the client's proxy.
 #[derive(Debug)]
 pub struct ClientSession {
+    service: String,
     transfer: StateTransfer,
     /// For how long a server is sought.
     patience: Duration,
@@ -109,6 +113,8 @@ pub struct ClientSession {
     target: Option<MoveTarget>,
     /// The server that was wanted by the last order.
     wanted: Option<String>,
+    /// The server that could not own the session when it was asked last. The next order without a name begins behind it.
+    failed: Option<String>,
     /// The owner is silent, so it is asked last.
     is_silent: bool,
     /// Number of attempts since the session lacks a server, when the next one is made, and when the session is given up.
@@ -138,11 +144,8 @@ impl ClientSession {
         transfer: StateTransfer,
         patience: Duration,
     ) -> Self {
-        let open = ClientFrame::Open {
+        let mut session = Self {
             service: service.to_owned(),
-            transfer,
-        };
-        Self {
             transfer,
             patience,
             phase: ClientPhase::Served,
@@ -152,10 +155,11 @@ impl ClientSession {
             servers: Vec::new(),
             lease: FIRST_LEASE,
             right: None,
-            link: Some(link),
+            link: None,
             heard: now,
             target: None,
             wanted: None,
+            failed: None,
             is_silent: false,
             attempts: 0,
             next_attempt: now,
@@ -169,7 +173,34 @@ impl ClientSession {
             received: Offset::ZERO,
             consumed: Offset::ZERO,
             output_end: None,
-            actions: VecDeque::from([ClientAction::Send(link, open)]),
+            actions: VecDeque::new(),
+        };
+        session.open_elsewhere(now, link);
+        session
+    }
+
+    /// Asks the server at the other end of `link` to open the session. No server has opened it yet, so no application has any input.
+    pub fn open_elsewhere(&mut self, now: Instant, link: SessionLink) {
+        if self.phase == ClientPhase::Over || self.right.is_some() || self.link.is_some() {
+            self.actions.push_back(ClientAction::CloseLink(link));
+            return;
+        }
+        (self.link, self.heard) = (Some(link), now);
+        let open = ClientFrame::Open {
+            service: self.service.clone(),
+            transfer: self.transfer,
+        };
+        self.send(link, open);
+        self.send_input(self.input.base());
+        if let Some(end) = self.input_end {
+            self.send(link, ClientFrame::End(end));
+        }
+    }
+
+    /// No server opens the session.
+    pub fn on_refused_everywhere(&mut self, why: &str) {
+        if self.phase != ClientPhase::Over && self.right.is_none() {
+            self.lose(why);
         }
     }
 
@@ -181,6 +212,11 @@ impl ClientSession {
     /// The owner's name. Empty until the owner has told it.
     pub fn owner(&self) -> &str {
         &self.owner
+    }
+
+    /// The link to the owner.
+    pub const fn link(&self) -> Option<SessionLink> {
+        self.link
     }
 
     /// Whether the session has a certificate.
@@ -272,7 +308,8 @@ impl ClientSession {
         if self.phase != ClientPhase::Served || self.right.is_none() || self.is_complete() {
             return Err(MoveObstacle::Busy);
         }
-        let at = self.servers.iter().position(|server| server.name == self.owner);
+        let last = self.failed.as_ref().unwrap_or(&self.owner);
+        let at = self.servers.iter().position(|server| server.name == *last);
         let turned = (1..=self.servers.len()).map(|by| (at.unwrap_or(0) + by) % self.servers.len());
         let mut others = turned.map(|place| &self.servers[place]);
         let chosen = others.find(|server| server.name != self.owner && to.is_none_or(|to| to == server.name));
@@ -432,7 +469,11 @@ impl ClientSession {
                 self.actions.push_back(ClientAction::ResetClient);
                 self.end();
             }
-            ServerFrame::Refused(why) if self.right.is_none() => self.lose(&why),
+            ServerFrame::Refused(why) if self.right.is_none() => {
+                let refused = self.link.take().map(ClientAction::CloseLink);
+                self.actions.extend(refused);
+                self.actions.push_back(ClientAction::OpenElsewhere(why));
+            }
             ServerFrame::Refused(why) => match self.phase {
                 ClientPhase::Moving => self.fail_target(now, &why),
                 _ => {
@@ -640,6 +681,7 @@ impl ClientSession {
             if let Some(link) = target.link {
                 self.actions.push_back(ClientAction::CloseLink(link));
             }
+            self.failed = Some(target.server.name.clone());
             self.report(SessionReport::Failed(target.server.name, why.to_owned()));
         }
         self.phase = self.phase.after(ClientPhaseEvent::TargetFailed);
@@ -722,7 +764,8 @@ impl ClientSession {
             self.actions.push_back(ClientAction::CloseLink(old));
         }
         self.current = target.epoch;
-        (self.heard, self.is_silent, self.wanted) = (target.heard, false, None);
+        (self.heard, self.is_silent) = (target.heard, false);
+        (self.wanted, self.failed) = (None, None);
         self.phase = self.phase.after(ClientPhaseEvent::Committed);
         self.send(link, ClientFrame::Commit(commit));
         self.send_input(offer.input);

@@ -94,15 +94,11 @@ impl ClientPhaseEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diagram::{assert_shown, graphviz};
+    use crate::diagram::{arrow, assert_shown, graphviz, matrix};
 
     #[test]
     fn the_table_of_a_proxy() {
-        let row = |phase: ClientPhase| {
-            let cells = ClientPhaseEvent::ALL.map(|event| format!("{event:?} {:?}", phase.after(event)));
-            format!("{phase:?}: {}\n", cells.join(", "))
-        };
-        insta::assert_snapshot!(ClientPhase::ALL.map(row).concat(), @r"
+        insta::assert_snapshot!(matrix(&ClientPhase::ALL, &ClientPhaseEvent::ALL, ClientPhase::after), @r"
         Served: MoveOrdered Moving, OwnerReleased Released, OwnerLost Seeking, TargetFailed Served, Committed Served, Ended Over
         Moving: MoveOrdered Moving, OwnerReleased Released, OwnerLost Seeking, TargetFailed Served, Committed Served, Ended Over
         Released: MoveOrdered Released, OwnerReleased Released, OwnerLost Released, TargetFailed Released, Committed Served, Ended Over
@@ -113,16 +109,12 @@ mod tests {
 
     #[test]
     fn the_documents_show_the_table_of_a_proxy() {
-        let leads = |phase: ClientPhase, event: ClientPhaseEvent| {
-            let next = phase.after(event);
-            (next != phase).then(|| (next, format!("{event:?}")))
-        };
         let bold = [ClientPhase::Served];
         let graph = graphviz(
             "connect_client",
             (&ClientPhase::ALL, &bold),
             &ClientPhaseEvent::ALL,
-            leads,
+            arrow(ClientPhase::after),
         );
         assert_shown("connect-client", &graph);
     }

@@ -224,8 +224,10 @@ pub struct SessionBundle {
     pub input_end: Option<Offset>,
     /// The output before the restart point that the proxy may not have, and where it begins.
     pub output: (Offset, Vec<u8>),
-    /// End of the output, if the application has ended it. Then `output` has all of it.
+    /// End of the output, if the application has ended it.
     pub output_end: Option<Offset>,
+    /// The application has closed its connection in order. Then `output` has all of the output, and no application is started.
+    pub is_done: bool,
 }
 
 /// Messages between two servers. One server asks, and the other one answers.

@@ -89,6 +89,14 @@ impl HeldSnapshots {
         old.into_iter().for_each(|session| self.forget(session));
     }
 
+    /// The sessions with their epochs, and the sizes of their snapshots' states.
+    pub fn sessions(&self) -> impl Iterator<Item = (SessionId, u64, impl Iterator<Item = usize>)> {
+        self.sessions.iter().map(|(session, held)| {
+            let sizes = held.snapshots.iter().map(|snapshot| snapshot.state.len());
+            (*session, held.epoch, sizes)
+        })
+    }
+
     /// Number of sessions.
     pub fn len(&self) -> usize {
         self.sessions.len()
@@ -129,6 +137,8 @@ mod tests {
         );
         assert!(held.find(ONE, 1).is_none() && held.find(ONE, 2).is_some() && held.find(ONE, 4).is_some());
         assert!(held.push(now, (ONE, 3), snapshot(9, 1), 4));
+        let sizes = |(session, epoch, sizes): (_, _, _)| (session, epoch, Iterator::sum::<usize>(sizes));
+        assert_eq!(held.sessions().map(sizes).collect::<Vec<_>>(), [(ONE, 3, 41)]);
         assert!(
             !held.push(now, (ONE, 2), snapshot(8, 1), 4),
             "of an earlier owner"

@@ -69,6 +69,21 @@ pub enum ServerAction {
     Forget,
 }
 
+/// What one server has of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionHolding {
+    /// Number of snapshots: the restart point, and those that wait for their output.
+    pub snapshots: usize,
+    /// Bytes of the snapshots' states.
+    pub snapshot_bytes: usize,
+    /// Bytes of input and output that are kept.
+    pub log_bytes: usize,
+    /// End of the input.
+    pub input: Offset,
+    /// End of the output.
+    pub output: Offset,
+}
+
 /// A request to prepare this server, and what has come of it.
 #[derive(Debug)]
 struct Preparation {
@@ -195,6 +210,19 @@ impl ServerSession {
     /// The epoch in which this server owns the session, or has owned it last.
     pub const fn own_epoch(&self) -> u64 {
         self.own_epoch
+    }
+
+    /// What this server has of the session.
+    pub fn holding(&self) -> SessionHolding {
+        let point = (self.point.number > 0).then_some(&self.point);
+        let snapshots = || self.waiting.iter().chain(point);
+        SessionHolding {
+            snapshots: snapshots().count(),
+            snapshot_bytes: snapshots().map(|snapshot| snapshot.state.len()).sum(),
+            log_bytes: self.input.len() + self.output.len(),
+            input: self.input.end(),
+            output: self.output.end(),
+        }
     }
 
     /// The link to the proxy.
@@ -327,6 +355,7 @@ impl ServerSession {
         let output = SessionLog::with(bundle.output.0, bundle.output.1);
         self.stock(bundle.point, input, output);
         (self.input_end, self.output_end) = (bundle.input_end, bundle.output_end);
+        self.is_gone = bundle.is_done;
         self.offer_last(now);
     }
 
@@ -376,6 +405,7 @@ impl ServerSession {
                 self.output.from(self.output.base(), usize::MAX),
             ),
             output_end: self.output_end,
+            is_done: self.is_done(),
         })
     }
 
@@ -400,6 +430,9 @@ impl ServerSession {
         self.application_at += bytes.len() as u64;
         let at = self.output.end();
         self.output.append(at, &new);
+        if self.output_end.is_some_and(|end| self.output.end() > end) {
+            return self.abort(); // the application before it ended its output earlier
+        }
         self.send_output(at);
         self.advance();
     }
@@ -407,8 +440,11 @@ impl ServerSession {
     /// The application has ended its output.
     pub fn on_application_end(&mut self, now: Instant) {
         self.handle_timeout(now);
-        if !self.phase.runs() || self.output_end.is_some() {
+        if !self.phase.runs() {
             return;
+        }
+        if self.output_end.is_some_and(|end| self.output.end() != end) {
+            return self.abort();
         }
         if let Some(filter) = &self.filter
             && filter.on_application_end().is_err()
@@ -429,7 +465,7 @@ impl ServerSession {
         if !self.phase.runs() {
             return;
         }
-        if self.output_end.is_none() {
+        if self.output_end != Some(self.output.end()) {
             return self.abort();
         }
         self.is_gone = true;
@@ -506,9 +542,14 @@ impl ServerSession {
         self.link == Some(link) || preparing == Some(link)
     }
 
+    /// Whether the application has closed its connection in order: nobody needs another application.
+    const fn is_done(&self) -> bool {
+        self.output_end.is_some() && self.is_gone
+    }
+
     /// Whether another application can go on from the restart point.
     fn restarts(&self) -> bool {
-        self.output_end.is_some() || self.input.base() <= self.point.input
+        self.is_done() || self.input.base() <= self.point.input
     }
 
     fn on_pong(&mut self, link: SessionLink, number: u64) {
@@ -538,7 +579,7 @@ impl ServerSession {
             return self.refuse(link, "the snapshot is not kept here");
         };
         self.epoch = 0;
-        (self.input_end, self.output_end) = (None, None);
+        (self.input_end, self.output_end, self.is_gone) = (None, None, false);
         let (input, output) = (point.input, point.output);
         self.stock(
             point,
@@ -579,7 +620,7 @@ impl ServerSession {
             point: SnapshotMark::of(&self.point),
             input: self.input.end(),
             output: self.output.base(),
-            runs: self.phase.runs() || self.output_end.is_some(),
+            runs: self.phase.runs() || self.is_done(),
         };
         if can_go_on {
             self.send(link, ServerFrame::Ready(offer));
@@ -599,7 +640,8 @@ impl ServerSession {
         let until = self.lease_until.max(at + self.config.lease);
         let is_running = self.phase.runs();
         let repeated = commit.repetition.unchecked + commit.repetition.bytes;
-        let repeats = !is_running && self.output_end.is_none() && commit.received > self.point.output;
+        let restarts = !is_running && !self.is_done();
+        let repeats = restarts && commit.received > self.point.output;
         let fits = !repeats || commit.received.since(self.point.output) == repeated;
         if now >= until || !fits || commit.received < self.output.base() {
             return self.refuse(link, "the offer does not hold any more");
@@ -614,15 +656,14 @@ impl ServerSession {
         {
             self.point.state = Arc::clone(state);
         }
-        if !is_running && self.output_end.is_none() {
+        if restarts {
             self.restart(commit);
         } else {
             self.output.forget(commit.received);
             self.send_output(commit.received);
-            if let Some(end) = self.output_end {
-                self.send(link, ServerFrame::End(end));
-                self.is_gone |= !is_running;
-            }
+        }
+        if let Some(end) = self.output_end.filter(|end| *end == self.output.end()) {
+            self.send(link, ServerFrame::End(end));
         }
         if self.is_gone {
             self.feed(self.input.end());
@@ -660,7 +701,7 @@ impl ServerSession {
     fn park(&mut self, now: Instant, event: ServerEvent) {
         self.phase = self.phase.after(event);
         self.actions.push_back(ServerAction::StopApplication);
-        if self.output_end.is_none() {
+        if !self.is_done() {
             let kept = self.output.base().min(self.point.output);
             let count = usize::try_from(self.point.output.since(kept)).unwrap_or(0);
             let bytes = if self.output.base() < self.point.output {
@@ -781,7 +822,7 @@ impl ServerSession {
 
     /// The proxy may have missed the announcement of the restart point.
     fn publish_again(&mut self) {
-        if self.point.number > self.proxy_point && self.output_end.is_none() {
+        if self.point.number > self.proxy_point && !self.is_done() {
             self.publish();
         }
     }

@@ -86,15 +86,11 @@ impl ServerEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diagram::{assert_shown, graphviz};
+    use crate::diagram::{arrow, assert_shown, graphviz, matrix};
 
     #[test]
     fn the_table_of_a_server() {
-        let row = |phase: ServerPhase| {
-            let cells = ServerEvent::ALL.map(|event| format!("{event:?} {:?}", phase.after(event)));
-            format!("{phase:?}: {}\n", cells.join(", "))
-        };
-        insta::assert_snapshot!(ServerPhase::ALL.map(row).concat(), @r"
+        insta::assert_snapshot!(matrix(&ServerPhase::ALL, &ServerEvent::ALL, ServerPhase::after), @r"
         Empty: Stocked Prepared, Committed Empty, Released Empty, LeaseEnded Empty, Ended Over
         Prepared: Stocked Prepared, Committed Live, Released Prepared, LeaseEnded Prepared, Ended Over
         Live: Stocked Live, Committed Live, Released Parked, LeaseEnded Parked, Ended Over
@@ -105,16 +101,12 @@ mod tests {
 
     #[test]
     fn the_documents_show_the_table_of_a_server() {
-        let leads = |phase: ServerPhase, event: ServerEvent| {
-            let next = phase.after(event);
-            (next != phase).then(|| (next, format!("{event:?}")))
-        };
         let bold = [ServerPhase::Live];
         let graph = graphviz(
             "connect_server",
             (&ServerPhase::ALL, &bold),
             &ServerEvent::ALL,
-            leads,
+            arrow(ServerPhase::after),
         );
         assert_shown("connect-server", &graph);
     }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::hysteresis::SILENT_MOVES;
 use crate::Instant;
 
 /// The intervals between arrivals of output.
@@ -13,6 +14,10 @@ pub struct ArrivalDelay {
     last: Option<Instant>,
     interval: Option<Duration>,
     jitter: Duration,
+    /// When the session has moved to an owner that has said nothing yet.
+    silent_since: Option<Instant>,
+    /// Number of further moves that silence may cause. None before the first output.
+    moves_left: u32,
 }
 
 impl ArrivalDelay {
@@ -24,11 +29,14 @@ impl ArrivalDelay {
             last: None,
             interval: None,
             jitter: Duration::ZERO,
+            silent_since: None,
+            moves_left: 0,
         }
     }
 
     /// Output has arrived. Returns whether it came late or its interval varies too much.
     pub fn on_output(&mut self, now: Instant) -> bool {
+        (self.silent_since, self.moves_left) = (None, SILENT_MOVES);
         let Some(last) = self.last.replace(now) else {
             return false;
         };
@@ -40,14 +48,20 @@ impl ArrivalDelay {
         interval > self.delay_max || self.jitter_max.is_some_and(|most| self.jitter > most)
     }
 
-    /// Whether the next output is late by now.
+    /// Whether the next output is late by now. After a move, the first output is late if it does not come in the same time.
     pub fn is_late(&self, now: Instant) -> bool {
-        self.last.is_some_and(|last| now.since(last) > self.delay_max)
+        let since = self.last.or(self.silent_since);
+        since.is_some_and(|since| now.since(since) > self.delay_max)
     }
 
     /// Another server owns the session. Its intervals are measured from its first output on.
-    pub const fn on_move(&mut self) {
-        *self = Self::new(self.delay_max, self.jitter_max);
+    pub fn on_move(&mut self, now: Instant) {
+        let moves_left = self.moves_left.saturating_sub(1);
+        *self = Self {
+            silent_since: (moves_left > 0).then_some(now),
+            moves_left,
+            ..Self::new(self.delay_max, self.jitter_max)
+        };
     }
 }
 
@@ -65,8 +79,27 @@ mod tests {
         assert!(!delay.is_late(at(100)) && !delay.on_output(at(100)));
         assert!(!delay.on_output(at(120)) && delay.on_output(at(141)));
         assert!(!delay.is_late(at(161)) && delay.is_late(at(162)));
-        delay.on_move();
-        assert!(!delay.is_late(at(999)));
+        delay.on_move(at(162));
+        assert!(
+            !delay.on_output(at(182)),
+            "the interval over the move does not count"
+        );
+    }
+
+    #[test]
+    fn a_silent_owner_is_left_but_not_for_ever() {
+        let mut delay = ArrivalDelay::new(Duration::from_millis(20), None);
+        delay.on_move(at(0));
+        assert!(!delay.is_late(at(999)), "the session has never said anything");
+        delay.on_output(at(1000));
+        for moved in [1100, 1200] {
+            delay.on_move(at(moved));
+            assert!(!delay.is_late(at(moved + 20)) && delay.is_late(at(moved + 21)));
+        }
+        delay.on_move(at(1300));
+        assert!(!delay.is_late(at(1999)), "nobody says anything");
+        delay.on_output(at(2000));
+        assert!(delay.is_late(at(2021)));
     }
 
     #[test]

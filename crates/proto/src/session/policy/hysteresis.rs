@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use crate::Instant;
 
+/// Number of moves in a row after which silence of the new owner causes no other move. The session may have nothing to say.
+pub(super) const SILENT_MOVES: u32 = 3;
+
 /// Parameters of the hysteresis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HysteresisConfig {

@@ -3,14 +3,13 @@
 
 use std::time::Duration;
 
+use super::hysteresis::SILENT_MOVES;
 use crate::Instant;
 
 /// 1/α: the weight of a new sample is one part of this number.
 const PARTS: f64 = 8.0;
 /// A rate below this part of the highest one is bad.
 const BAD_BELOW: f64 = 0.75;
-/// Number of moves in a row after which silence of the new owner causes no other move. The session may have nothing to say.
-const SILENT_MOVES: u32 = 3;
 
 /// The rate at which output arrives.
 #[derive(Clone, Copy, Debug)]

@@ -2,9 +2,17 @@
 
 mod world;
 
-use super::client::SessionReport;
+use std::time::Duration;
+
+use super::certificate::{CertificateKey, SessionId};
+use super::client::{ClientAction, ClientSession, SessionReport};
 use super::client_phase::ClientPhase;
-use super::frame::StateTransfer;
+use super::frame::{
+    AttachRequest, ClientFrame, CooperatingServer, ServerFrame, SessionCommit, SnapshotMark, StateTransfer,
+};
+use super::server::{ServerAction, ServerSession, ServerSessionConfig};
+use crate::restart::replay::ReplayTracker;
+use crate::{Instant, Offset};
 use world::{SessionDice, SessionWorld, SimServer};
 
 const TRANSFERS: [StateTransfer; 3] = [StateTransfer::Lazy, StateTransfer::Eager, StateTransfer::Client];
@@ -222,4 +230,143 @@ fn output_that_differs_ends_the_session() {
         }
     }
     assert!(changed && world.was_reset, "the client is not given other bytes");
+}
+
+/// The messages to servers, and the other actions.
+fn actions(session: &mut ClientSession) -> Vec<ClientAction> {
+    std::iter::from_fn(|| session.poll_action()).collect()
+}
+
+#[test]
+fn a_new_session_that_a_server_refuses_is_opened_at_another_one() {
+    let now = Instant::ZERO;
+    let mut session = ClientSession::open(now, 1, "web", StateTransfer::Lazy, Duration::from_secs(1));
+    session.on_client_data(b"early");
+    session.on_client_end();
+    let sent = actions(&mut session);
+    session.handle_frame(now, 1, ServerFrame::Refused("full".into()));
+    assert_eq!(
+        actions(&mut session),
+        [
+            ClientAction::CloseLink(1),
+            ClientAction::OpenElsewhere("full".into())
+        ]
+    );
+    session.on_link_lost(now, 1);
+    assert_eq!(session.phase(), ClientPhase::Served, "another server is sought");
+    session.open_elsewhere(now, 2);
+    let again = actions(&mut session).into_iter().map(|action| match action {
+        ClientAction::Send(2, frame) => ClientAction::Send(1, frame),
+        other => other,
+    });
+    assert_eq!(again.collect::<Vec<_>>(), sent, "the new server gets everything");
+    session.handle_frame(now, 2, ServerFrame::Refused("full".into()));
+    session.on_refused_everywhere("full");
+    assert_eq!(session.phase(), ClientPhase::Over);
+    session.open_elsewhere(now, 3);
+    assert_eq!(actions(&mut session).last(), Some(&ClientAction::CloseLink(3)));
+}
+
+/// An order without a name goes to one server after another, if they refuse.
+#[test]
+fn a_session_that_is_to_leave_asks_all_servers_in_turn() {
+    let now = Instant::ZERO;
+    let mut session = ClientSession::open(now, 1, "web", StateTransfer::Lazy, Duration::from_secs(1));
+    let server = |name: &str| CooperatingServer {
+        name: name.into(),
+        address: "127.0.0.1:7443".parse().unwrap(),
+    };
+    let (certificate, secret) = CertificateKey::new([7; 32]).issue(SessionId([1; 16]), "web", 1);
+    let opened = ServerFrame::Opened {
+        certificate,
+        secret,
+        servers: ["a", "b", "c"].map(server).into(),
+        owner: "b".into(),
+        lease_ms: 1000,
+    };
+    session.handle_frame(now, 1, opened);
+    let asked = ["c", "a", "c"].map(|wanted| {
+        session.order_move(now, None).unwrap();
+        let asked = actions(&mut session).into_iter().find_map(|action| match action {
+            ClientAction::Connect { attempt, server } => Some((attempt, server.name)),
+            _ => None,
+        });
+        let (attempt, name) = asked.unwrap();
+        session.on_connect_failed(now, attempt, "refused");
+        (name, wanted)
+    });
+    assert!(asked.iter().all(|(name, wanted)| name == wanted), "{asked:?}");
+}
+
+/// The actions of a session at a server.
+fn server_actions(session: &mut ServerSession) -> Vec<ServerAction> {
+    std::iter::from_fn(|| session.poll_action()).collect()
+}
+
+/// An application that has ended its output, and reads on, goes on elsewhere: it gets the input after its last snapshot.
+#[test]
+fn an_application_that_has_ended_its_output_moves() {
+    let now = Instant::ZERO;
+    let config = ServerSessionConfig {
+        lease: Duration::from_secs(1),
+        keep: Duration::from_secs(1),
+    };
+    let (certificate, secret) = CertificateKey::new([7; 32]).issue(SessionId([1; 16]), "web", 1);
+    let opened = ServerFrame::Ping(0); // the first message does not matter here
+    let mut old = ServerSession::open(now, config, StateTransfer::Lazy, 1, opened);
+    let data = |at, bytes: &[u8]| ClientFrame::Data {
+        at: Offset(at),
+        bytes: bytes.to_vec(),
+    };
+    old.handle_frame(now, 1, data(0, b"abc"));
+    old.on_application_took(now, 3);
+    old.on_export(now, b"state".as_slice().into(), (2, 0)).unwrap();
+    old.on_application_data(now, b"hello");
+    old.on_application_end(now);
+    let bundle = old.handle_fetch(now, 2).unwrap();
+    assert!(server_actions(&mut old).contains(&ServerAction::StopApplication));
+
+    let mut new = ServerSession::empty(now, config, StateTransfer::Lazy);
+    let request = AttachRequest {
+        proof: secret.prove(&[0; 32], 2),
+        certificate,
+        epoch: 2,
+        current: 1,
+        owner: "a".into(),
+        fetches: true,
+        transfer: StateTransfer::Lazy,
+        point: SnapshotMark::default(),
+    };
+    new.handle_attach(now, 1, request, None);
+    new.on_fetched(now, 2, bundle);
+    let mut said = ReplayTracker::new();
+    said.on_output(b"hello");
+    let commit = SessionCommit {
+        epoch: 2,
+        received: Offset(5),
+        repetition: said.repetition(),
+        state: None,
+    };
+    new.handle_frame(now, 1, ClientFrame::Commit(commit));
+    new.handle_frame(now, 1, data(3, b"def"));
+    let done = server_actions(&mut new);
+    let to_application = done
+        .iter()
+        .filter(|action| !matches!(action, ServerAction::Send(..)));
+    let expected = [
+        ServerAction::Fetch {
+            owner: "a".into(),
+            epoch: 2,
+        },
+        ServerAction::StartApplication(Some(b"state".as_slice().into())),
+        ServerAction::ToApplication(b"c".to_vec()),
+        ServerAction::ToApplication(b"def".to_vec()),
+    ];
+    assert_eq!(to_application.cloned().collect::<Vec<_>>(), expected);
+    assert!(done.contains(&ServerAction::Send(1, ServerFrame::End(Offset(5)))));
+    new.on_application_data(now, b"hello");
+    new.on_application_end(now);
+    assert!(new.phase().runs(), "the repeated output is the same");
+    new.on_application_data(now, b"!");
+    assert!(!new.phase().runs(), "nothing comes behind the end");
 }

@@ -385,6 +385,7 @@ impl SessionWorld {
                 ClientAction::EndClient => self.output_has_ended = true,
                 ClientAction::ResetClient => self.was_reset = true,
                 ClientAction::Report(report) => self.reports.push(report),
+                ClientAction::OpenElsewhere(why) => panic!("no server refuses a new session here: {why}"),
             }
         }
     }
