@@ -8,7 +8,7 @@ mod options;
 mod pair;
 mod scale;
 pub mod sim;
-mod target;
+pub mod target;
 mod testbed;
 
 pub use self::testbed::{SINK_PORT, start_sink};
@@ -28,6 +28,7 @@ pub struct BenchOptions {
 #[derive(Clone, Debug, Subcommand)]
 enum Subject {
     Edge(edge::EdgeBenchOptions),
+    Migrate(crate::sessions::bench::MigrateBenchOptions),
     Paths(crate::paths::bench::PathsBenchOptions),
     Pair(pair::PairBenchOptions),
     Scale(scale::ScaleBenchOptions),
@@ -41,6 +42,7 @@ enum Subject {
 pub fn run(options: &BenchOptions) -> Result<LabOutcome> {
     match &options.subject {
         Subject::Edge(edge) => edge::run(edge),
+        Subject::Migrate(migrate) => crate::sessions::bench::run(migrate),
         Subject::Paths(paths) => crate::paths::bench::run(paths),
         Subject::Pair(pair) => pair::run(pair),
         Subject::Scale(scale) => scale::run(scale),
