@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""stream_server.py [-k CHUNKS] [-s BYTES] ADDRESS:PORT...: streams bytes at a given rate, as the media server in Sultan et al.,
+"""stream_server.py [-k CHUNKS] [-s BYTES] [-d BYTES] ADDRESS:PORT...: streams bytes at a given rate, as the media server in Sultan et al.,
 "Migratory TCP".
 
 A client sends one line, "STREAM total chunk interval\\n": the number of bytes that it wants, the bytes in one chunk (at most 64 KiB), and the
@@ -19,6 +19,8 @@ import tcp_server
 
 CHUNK_MAX = 64 * 1024
 LINE_MAX = 64
+# How many times longer a chunk takes on a connection whose server has become slow (-d).
+SLOWDOWN = 4
 REQUEST = re.compile(rb"STREAM ([0-9]{1,19}) ([0-9]{1,9}) ([0-9]{1,9})\n")
 # The stream repeats itself after 251 bytes.
 PATTERN = bytes((at * 31 + 7) % 251 for at in range(251)) * (CHUNK_MAX // 251 + 2)
@@ -66,37 +68,40 @@ def read_request(connection):
     return Snapshot(total, chunk, interval) if 0 < chunk <= CHUNK_MAX else None
 
 
-def send_stream(connection, now, chunks_per_snapshot, snapshot_size):
+def send_stream(connection, now, options):
     """Sends the rest of the stream."""
     next_at = time.monotonic()
+    begin = now.sent
     while now.sent < now.total:
         size = min(now.chunk, now.total - now.sent)
         start = now.sent % 251
         connection.sendall(PATTERN[start : start + size])
         now.sent += size
         # Counted from the stream's start, so that a server that goes on makes snapshots at the same places.
-        if chunks_per_snapshot > 0 and now.sent // now.chunk % chunks_per_snapshot == 0:
-            tcp_server.export(connection, now.to_bytes(snapshot_size))
-        next_at += now.interval / 1e6
+        if options.k > 0 and now.sent // now.chunk % options.k == 0:
+            tcp_server.export(connection, now.to_bytes(options.s))
+        is_slow = options.d is not None and now.sent - begin >= options.d
+        next_at += now.interval / 1e6 * (SLOWDOWN if is_slow else 1)
         time.sleep(max(0, next_at - time.monotonic()))
 
 
-def serve(connection, chunks_per_snapshot, snapshot_size):
+def serve(connection, options):
     state = tcp_server.import_state(connection)
     now = read_request(connection) if state is None else Snapshot.from_bytes(state)
     if now is not None:
-        send_stream(connection, now, chunks_per_snapshot, snapshot_size)
+        send_stream(connection, now, options)
 
 
 def main():
     parser = argparse.ArgumentParser(description="Streams bytes at a given rate.")
     parser.add_argument("-k", metavar="CHUNKS", type=int, default=16, help="chunks from one snapshot to the next (default 16; 0: no snapshots)")
     parser.add_argument("-s", metavar="BYTES", type=int, default=0, help="size to which snapshots are padded (default 0: no padding)")
+    parser.add_argument("-d", metavar="BYTES", type=int, help=f"bytes of a connection after which a chunk takes {SLOWDOWN} times as long (default: never)")
     parser.add_argument("addresses", metavar="ADDRESS:PORT", nargs="+")
     options = parser.parse_args()
     if options.k < 0 or not 0 <= options.s <= steadfast.SNAPSHOT_MAX:
         parser.error(f"CHUNKS is at least 0, BYTES from 0 to {steadfast.SNAPSHOT_MAX}")
-    handle = functools.partial(serve, chunks_per_snapshot=options.k, snapshot_size=options.s)
+    handle = functools.partial(serve, options=options)
     tcp_server.run(options.addresses, handle, (struct.error, ValueError))
 
 

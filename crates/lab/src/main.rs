@@ -36,6 +36,7 @@ mod process;
 mod programs;
 mod recording;
 mod run;
+mod sessions;
 mod split;
 mod swarm;
 mod teardown;

@@ -10,7 +10,7 @@ mod outage;
 mod pair;
 mod scale;
 pub mod sim;
-mod target;
+pub mod target;
 mod testbed;
 
 pub use self::testbed::{SINK_PORT, start_sink};
@@ -31,6 +31,7 @@ pub struct BenchOptions {
 enum Subject {
     Edge(edge::EdgeBenchOptions),
     FtTcp(ft_tcp::FtTcpBenchOptions),
+    Migrate(crate::sessions::bench::MigrateBenchOptions),
     Paths(crate::paths::bench::PathsBenchOptions),
     Pair(pair::PairBenchOptions),
     Scale(scale::ScaleBenchOptions),
@@ -45,6 +46,7 @@ pub fn run(options: &BenchOptions) -> Result<LabOutcome> {
     match &options.subject {
         Subject::Edge(edge) => edge::run(edge),
         Subject::FtTcp(ft_tcp) => ft_tcp::run(ft_tcp),
+        Subject::Migrate(migrate) => crate::sessions::bench::run(migrate),
         Subject::Paths(paths) => crate::paths::bench::run(paths),
         Subject::Pair(pair) => pair::run(pair),
         Subject::Scale(scale) => scale::run(scale),

@@ -2,7 +2,7 @@
 
 use super::chart::{MarkPosition, Panel};
 use super::plot::flows::{self, Marks};
-use super::plot::{models, paths, strings, timeouts};
+use super::plot::{models, paths, sessions, strings, timeouts};
 use super::rows::Rows;
 use super::scenario::FigureScenario;
 
@@ -94,6 +94,8 @@ pub const FILES: &[ScenarioFile] = files![
     "kernel-strings-buffer-1500",
     "kernel-strings-2-to-1",
     "kernel-strings-4-to-1",
+    "mtcp-moves",
+    "mtcp-streams",
 ];
 
 const CAPACITY: (&str, MarkPosition) = ("capacity of the string that is left", MarkPosition::Y(100.0));
@@ -665,6 +667,22 @@ pub const FIGURES: &[CatalogueEntry] = &[
         marks: &[],
         draw: strings::overview,
     },
+    CatalogueEntry {
+        name: "mtcp-6",
+        title: "Migratory TCP, Figure 6. Time to complete a migration",
+        scenario: "mtcp-moves",
+        also: &[],
+        marks: &[],
+        draw: sessions::moves,
+    },
+    CatalogueEntry {
+        name: "mtcp-7",
+        title: "Migratory TCP, Figure 7. A stream from servers that become slow after 32 KiB of a connection",
+        scenario: "mtcp-streams",
+        also: &[],
+        marks: &[],
+        draw: sessions::streams,
+    },
 ];
 
 /// The figures that a name on the command line selects. For `kernel`, the figures of the thesis and for today's hosts that a figure of the
@@ -684,6 +702,7 @@ pub fn named(name: &str) -> Option<Vec<&'static CatalogueEntry>> {
         ),
         "halr" => Some(of("halr-").collect()),
         "caro" => Some(of("caro-").collect()),
+        "mtcp" => Some(of("mtcp-").collect()),
         "today" => Some(of("today-").chain(of("unequal-")).collect()),
         "kernel" => {
             let beside = |figure: &'static CatalogueEntry| {
@@ -708,7 +727,7 @@ pub fn named(name: &str) -> Option<Vec<&'static CatalogueEntry>> {
 impl CatalogueEntry {
     /// Whether the figure's runs use the kernel instead of the simulator.
     pub fn is_of_the_kernel(&self) -> bool {
-        self.name.starts_with("kernel-")
+        self.name.starts_with("kernel-") || self.name.starts_with("mtcp-")
     }
 }
 
@@ -727,7 +746,8 @@ mod tests {
 
     #[test]
     fn todays_hosts_are_linux() {
-        let ours = |file: &&ScenarioFile| !file.name.starts_with("halr-") && !file.name.starts_with("caro-");
+        let others = ["halr-", "caro-", "mtcp-"];
+        let ours = |file: &&ScenarioFile| !others.iter().any(|paper| file.name.starts_with(paper));
         for file in FILES.iter().filter(ours) {
             let tcp = match FigureScenario::parse(Path::new(file.name), file.text).unwrap() {
                 FigureScenario::Flows(sweep) => {
@@ -738,7 +758,9 @@ mod tests {
                 FigureScenario::Paths(_)
                 | FigureScenario::SharedPaths(_)
                 | FigureScenario::Timeouts(_)
-                | FigureScenario::UnusedFlowTime(_) => {
+                | FigureScenario::UnusedFlowTime(_)
+                | FigureScenario::Moves(_)
+                | FigureScenario::Streams(_) => {
                     panic!("{} has no hosts with TCP", file.name)
                 }
             };

@@ -589,6 +589,21 @@ const CHANGES: &[ScenarioChange] = &[
         "utilization = 0.5",
         &["kernel-unequal-4b"],
     ),
+    // Migratory TCP
+    (
+        "mtcp-moves",
+        "moves = 200",
+        "far_ms = 60\nmoves = 5",
+        &["mtcp-6a", "mtcp-6b"],
+    ),
+    (
+        "mtcp-moves",
+        "12, 16, 64, 256, 1024, 16_384]",
+        "12, 16]",
+        &["mtcp-6c"],
+    ),
+    ("mtcp-streams", "strikes = 1", "strikes = 20", &["mtcp-7a"]),
+    ("mtcp-streams", "fast_kb = 32", "fast_kb = 256", &["mtcp-7b"]),
 ];
 
 /// Executes the runs of one scenario with the first seed.
@@ -637,11 +652,18 @@ fn every_claim_has_a_change() {
 #[test]
 #[ignore = "long: plays a changed scenario for each claim about TCP"]
 fn every_claim_about_tcp_can_fail() {
-    assert_claims_can_fail(super::tests::results_of_tcp(), |name| !name.starts_with("caro-"));
+    assert_claims_can_fail(super::tests::results_of_tcp(), super::tests::is_about_tcp);
 }
 
 #[test]
 #[ignore = "long: plays a changed scenario for each claim about SCTP"]
 fn every_claim_about_sctp_can_fail() {
     assert_claims_can_fail(super::tests::results_of_sctp(), |name| name.starts_with("caro-"));
+}
+
+#[test]
+#[ignore = "long, and plays on the kernel: needs root, `steadfast` beside this test, and a quiet machine"]
+fn every_claim_about_sessions_can_fail() {
+    let results = super::tests::results_of(|name| name.starts_with("mtcp-"));
+    assert_claims_can_fail(results, |name| name.starts_with("mtcp-"));
 }

@@ -23,6 +23,8 @@ use crate::edge::rate::{self, CongestionOption, EdgeRateOptions, LEFT, RateFacts
 use crate::edge::trace::{TO_SERVER, TracedFlow};
 use crate::edge::variant::EdgeVariant;
 use crate::run::{Lab, LabRun, Progress, RunOptions};
+use crate::sessions::moves::{self, MovesCell, MovesMeasured};
+use crate::sessions::stream::{self, StreamCell, StreamMeasured};
 
 /// Bytes of a data segment with timestamps.
 const SEGMENT: u64 = 1448;
@@ -170,6 +172,30 @@ fn rate_options(scenario: &RateScenario) -> Result<EdgeRateOptions> {
             failure_at: scenario.failure_at,
         },
         run: RunOptions::default(),
+    })
+}
+
+/// Plays moves of one kind.
+///
+/// # Errors
+/// If the moves could not be played.
+pub fn play_moves((number, seed): (u32, u64), cell: &MovesCell) -> Result<MovesMeasured> {
+    let options = RunOptions::default();
+    let daemon = options.daemon.path()?;
+    play(&options, (number, seed), |run, _| {
+        moves::measure(cell, (&run.name, &run.directory), &daemon, run.teardown)
+    })
+}
+
+/// Plays one stream.
+///
+/// # Errors
+/// If the stream could not be played.
+pub fn play_stream((number, seed): (u32, u64), cell: StreamCell) -> Result<StreamMeasured> {
+    let options = RunOptions::default();
+    let daemon = options.daemon.path()?;
+    play(&options, (number, seed), |run, _| {
+        stream::measure(cell, (&run.name, &run.directory), &daemon, run.teardown)
     })
 }
 

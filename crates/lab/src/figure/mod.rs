@@ -49,7 +49,7 @@ pub struct FigureOptions {
     /// One figure: halr-7 to 9, halr-12 to 26, halr-15-17-near-sources, halr-15-17-1.5s, halr-15-17-1.5s-near-sources, halr-buffer-3000,
     /// today-12 to 14, today-16, today-22 to 26, unequal-2, unequal-4, caro-3 to 7, caro-4-low, caro-7-all-fail, caro-10 to 13,
     /// caro-three-paths, caro-cross, caro-short, caro-sync, caro-informed-90-90, -90-210 and -210-90, kernel-12 to 14, kernel-20 to 26,
-    /// kernel-unequal-2 or kernel-unequal-4. Or several: halr (all halr-…), today (all today-… and unequal-…), caro (all caro-…), all
+    /// kernel-unequal-2, kernel-unequal-4, mtcp-6 or mtcp-7. Or several: mtcp (both; they need root, too), halr (all halr-…), today (all today-… and unequal-…), caro (all caro-…), all
     /// (these three), kernel (all kernel-…, each after the same figures of halr and of today). Figures of the kernel need root and a quiet
     /// machine, and take about ten minutes per seed.
     name: String,
@@ -119,7 +119,7 @@ fn figures(name: &str) -> Result<Vec<&'static CatalogueEntry>> {
     let figures = catalogue::named(name).ok_or_else(|| {
         let names: Vec<_> = catalogue::FIGURES.iter().map(|figure| figure.name).collect();
         WrongUse(format!(
-            "no figure {name}; there are {}, halr, today, caro, kernel, all",
+            "no figure {name}; there are {}, halr, today, caro, kernel, mtcp, all",
             names.join(", ")
         ))
     })?;

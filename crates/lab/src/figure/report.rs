@@ -121,6 +121,10 @@ const OF_CARO: &str = "<p>Figures whose names begin with <em>caro</em> are those
 Failover with Transport Layer Multihoming</em>: transfers of 80 MiB between two hosts with two paths, simulated with our SCTP \
 state machines (docs/sctp.md).</p>\n";
 
+const OF_MTCP: &str = "<p>Figures whose names begin with <em>mtcp</em> are those of Sultan, Srinivasan, Iyer and Iftode, <em>Migratory \
+TCP: Highly Available Internet Services Using Connection Migration</em>. Client and servers were network namespaces on one machine, with \
+<em>steadfast connect</em> and <em>steadfast accept</em> (docs/connect.md). The lab's link program made the delays.</p>\n";
+
 /// One HTML page without external resources.
 pub fn html(figures: &[Figure], svgs: &[String], judged: &[Judged], seeds: u64) -> String {
     let has = |of: fn(&str) -> bool| figures.iter().any(|figure| of(figure.name));
@@ -139,6 +143,11 @@ pub fn html(figures: &[Figure], svgs: &[String], judged: &[Judged], seeds: u64) 
             OF_CARO,
         ),
         (has(is_kernel), "the kernel", OF_KERNEL),
+        (
+            has(|name| name.starts_with("mtcp-")),
+            "the Migratory TCP paper's figures",
+            OF_MTCP,
+        ),
     ];
     let parts: Vec<_> = parts.into_iter().filter(|(is_there, ..)| *is_there).collect();
     let titles: Vec<_> = parts.iter().map(|(_, title, _)| *title).collect();

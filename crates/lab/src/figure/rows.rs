@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use proto::session::frame::StateTransfer;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sim::multipath::shared::CoreQueue;
@@ -194,6 +195,34 @@ pub struct GrowthRow {
     pub packets: u32,
 }
 
+/// A move of a session between two servers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MoveRow {
+    pub run: u32,
+    /// The round-trip time between any two hosts that the scenario asks for. 0: that of the cables.
+    pub rtt_ms: u32,
+    pub transfer: StateTransfer,
+    pub snapshot_kb: u32,
+    pub seed: u64,
+    /// The measured round-trip time between the client and server a.
+    pub round_trip_us: f64,
+    /// Time from the request until data could be exchanged again.
+    pub took_us: f64,
+}
+
+/// What the client of a stream had at a moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ArrivalRow {
+    pub run: u32,
+    /// None: plain TCP.
+    pub snapshot_kb: Option<u32>,
+    /// Whether the servers become slow.
+    pub decays: bool,
+    pub seed: u64,
+    pub time_s: f64,
+    pub bytes: u64,
+}
+
 /// How evenly flows shared the string in half a second. Only flows that were active throughout this half second count.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FairnessRow {
@@ -222,6 +251,8 @@ pub struct Rows {
     pub timeout_packets: Vec<TimeoutPacketRow>,
     pub detections: Vec<DetectionRow>,
     pub growth: Vec<GrowthRow>,
+    pub moves: Vec<MoveRow>,
+    pub arrivals: Vec<ArrivalRow>,
 }
 
 impl Rows {
@@ -240,6 +271,8 @@ impl Rows {
         self.timeout_packets.append(&mut other.timeout_packets);
         self.detections.append(&mut other.detections);
         self.growth.append(&mut other.growth);
+        self.moves.append(&mut other.moves);
+        self.arrivals.append(&mut other.arrivals);
     }
 
     /// Sorts the rows by their runs.
@@ -257,6 +290,8 @@ impl Rows {
         self.timeout_packets.sort_by_key(|row| row.run);
         self.detections.sort_by_key(|row| row.run);
         self.growth.sort_by_key(|row| row.run);
+        self.moves.sort_by_key(|row| row.run);
+        self.arrivals.sort_by_key(|row| row.run);
     }
 
     /// Writes each table that has rows as `SCENARIO.TABLE.csv`.
@@ -276,7 +311,9 @@ impl Rows {
         write(directory, scenario, "shared-paths", &self.shared_paths)?;
         write(directory, scenario, "timeout-packets", &self.timeout_packets)?;
         write(directory, scenario, "detections", &self.detections)?;
-        write(directory, scenario, "growth", &self.growth)
+        write(directory, scenario, "growth", &self.growth)?;
+        write(directory, scenario, "moves", &self.moves)?;
+        write(directory, scenario, "arrivals", &self.arrivals)
     }
 
     /// Reads the tables that [`Rows::write`] wrote. A table without a file is empty.
@@ -298,6 +335,8 @@ impl Rows {
             timeout_packets: read(directory, scenario, "timeout-packets")?,
             detections: read(directory, scenario, "detections")?,
             growth: read(directory, scenario, "growth")?,
+            moves: read(directory, scenario, "moves")?,
+            arrivals: read(directory, scenario, "arrivals")?,
         })
     }
 }

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use proto::session::frame::StateTransfer;
 use serde::{Deserialize, Serialize};
 use sim::flow::TcpVariant;
 use sim::multipath::shared::CoreQueue;
@@ -36,6 +37,65 @@ pub enum FigureScenario {
     /// The unused flow time as a function of the down time, from the formula alone, without a network (§5.1). In the unused flow time, the
     /// network works again, but the flow still waits for its timer.
     UnusedFlowTime(Sawtooth),
+    /// Moves of sessions between two servers, on this machine's kernel (Migratory TCP paper, Figure 6).
+    Moves(MoveSweep),
+    /// Streams from servers that become slow, on this machine's kernel (Migratory TCP paper, Figure 7).
+    Streams(StreamSweep),
+}
+
+/// Moves with all combinations of round-trip times, transfers and sizes.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MoveSweep {
+    /// Round-trip times between any two hosts, in milliseconds. 0: that of the cables.
+    pub rtts_ms: Vec<u32>,
+    /// What these times are longer for server b, in milliseconds.
+    #[serde(default)]
+    pub far_ms: u32,
+    /// Where the state is kept.
+    pub transfers: Vec<StateTransfer>,
+    /// Sizes of a snapshot, in KiB.
+    pub sizes_kb: Vec<u32>,
+    /// Number of moves of each kind with a snapshot of at most 16 KiB. Larger snapshots have fewer: at most 16 MiB of snapshots in all.
+    pub moves: u32,
+}
+
+/// Streams over plain TCP, and with all sizes of snapshots.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamSweep {
+    /// Sizes of a snapshot, in KiB.
+    pub sizes_kb: Vec<u32>,
+    /// KiB of a connection after which a server becomes slow.
+    pub fast_kb: u32,
+    /// Number of bad samples of the rate that cause a move.
+    pub strikes: u32,
+}
+
+impl MoveSweep {
+    fn check(&self) -> Result<(), Impossible> {
+        must(self.moves > 0, "moves.moves", "is 0; allowed: 1 or more")?;
+        let fits = self.sizes_kb.iter().all(|kb| *kb <= 16 << 10);
+        must(fits, "moves.sizes_kb", "a snapshot has at most 16384 KiB")?;
+        let are_known = !self.transfers.contains(&StateTransfer::Client);
+        must(are_known, "moves.transfers", "allowed: \"lazy\" and \"eager\"")
+    }
+
+    /// Number of moves with snapshots of this size.
+    pub fn moves_of(&self, size_kb: u32) -> u32 {
+        if size_kb <= 16 {
+            return self.moves;
+        }
+        self.moves.min(((16 << 10) / size_kb).max(5))
+    }
+}
+
+impl StreamSweep {
+    fn check(&self) -> Result<(), Impossible> {
+        must(self.strikes > 0, "streams.strikes", "is 0; allowed: 1 or more")?;
+        let fits = self.sizes_kb.iter().all(|kb| *kb <= 16 << 10);
+        must(fits, "streams.sizes_kb", "a snapshot has at most 16384 KiB")
+    }
 }
 
 /// Runs of all combinations of variants, failovers and recoveries.
@@ -261,6 +321,8 @@ impl FigureScenario {
             Self::SharedPaths(sweep) => sweep.check(),
             Self::Timeouts(sweep) => sweep.check(),
             Self::UnusedFlowTime(sawtooth) => sawtooth.check(),
+            Self::Moves(sweep) => sweep.check(),
+            Self::Streams(sweep) => sweep.check(),
         }
     }
 }
@@ -281,13 +343,15 @@ fn impossible(field: impl Into<String>, what: impl Into<String>) -> Impossible {
 
 /// Checks that the top level of a file is exactly one known table. Returns the error otherwise.
 fn misplaced(tables: &[&str]) -> Option<Impossible> {
-    const KINDS: [&str; 6] = [
+    const KINDS: [&str; 8] = [
         "flows",
         "strings",
         "paths",
         "shared-paths",
         "timeouts",
         "unused-flow-time",
+        "moves",
+        "streams",
     ];
     let unknown = tables.iter().find(|table| !KINDS.contains(table));
     let wrong = match (unknown, tables) {

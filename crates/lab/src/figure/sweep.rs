@@ -19,13 +19,15 @@ use sim::scenario::shared_paths::SharedPaths;
 use sim::scenario::timeouts::{FailureDetection, TimeoutScenario, WindowGrowth};
 
 use super::rows::{
-    BinRow, DetectionRow, FairnessRow, FlowRow, GrowthRow, MemoryRow, MultipathRow, QueueRow, Rows, ShareRow,
-    SharedPathsRow, StringsRun, TimeoutPacketRow, TransferRow, WindowRow,
+    ArrivalRow, BinRow, DetectionRow, FairnessRow, FlowRow, GrowthRow, MemoryRow, MoveRow, MultipathRow,
+    QueueRow, Rows, ShareRow, SharedPathsRow, StringsRun, TimeoutPacketRow, TransferRow, WindowRow,
 };
 use super::scenario::{
-    FigureScenario, FlowSweep, PathSweep, RecoveryPolicy, ScenarioSeconds, SharedPathSweep, StringSweep,
-    TimeoutSweep,
+    FigureScenario, FlowSweep, MoveSweep, PathSweep, RecoveryPolicy, ScenarioSeconds, SharedPathSweep,
+    StreamSweep, StringSweep, TimeoutSweep,
 };
+use crate::sessions::moves::MovesCell;
+use crate::sessions::stream::StreamCell;
 
 /// Bytes on a link per byte of payload. Receivers count payload only, links carry headers too.
 const WIRE_BYTES_PER_DATA_BYTE: f64 = 1500.0 / 1460.0;
@@ -63,6 +65,14 @@ enum SweepRunKind {
     Timeout(TimeoutScenario),
     Detection(FailureDetection),
     Growth(WindowGrowth),
+    Moves {
+        cell: MovesCell,
+        seed: u64,
+    },
+    Stream {
+        cell: StreamCell,
+        seed: u64,
+    },
 }
 
 /// The edges' local recovery in a run: the file's parameters with this policy.
@@ -106,6 +116,14 @@ impl FigureScenario {
                 false
             }
             Self::UnusedFlowTime(_) => false,
+            Self::Moves(sweep) => {
+                sweep.runs(seeds, &mut whats);
+                true
+            }
+            Self::Streams(sweep) => {
+                sweep.runs(seeds, &mut whats);
+                true
+            }
         };
         let numbered = (0..).zip(whats);
         let run = |(number, what)| SweepRun {
@@ -256,6 +274,47 @@ impl TimeoutSweep {
     }
 }
 
+impl MoveSweep {
+    fn runs(&self, seeds: RangeInclusive<u64>, whats: &mut Vec<SweepRunKind>) {
+        for rtt_ms in &self.rtts_ms {
+            for transfer in &self.transfers {
+                for size_kb in &self.sizes_kb {
+                    for seed in seeds.clone() {
+                        let cell = MovesCell {
+                            rtt: Duration::from_millis((*rtt_ms).into()),
+                            far: Duration::from_millis(self.far_ms.into()),
+                            transfer: *transfer,
+                            snapshot_bytes: u64::from(*size_kb) << 10,
+                            runs: self.moves_of(*size_kb) as usize,
+                        };
+                        whats.push(SweepRunKind::Moves { cell, seed });
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl StreamSweep {
+    fn runs(&self, seeds: RangeInclusive<u64>, whats: &mut Vec<SweepRunKind>) {
+        let steady = StreamCell {
+            snapshot_bytes: Some(0),
+            fast_bytes: None,
+            strikes: self.strikes,
+        };
+        let of_size = |size_kb: Option<u32>| StreamCell {
+            snapshot_bytes: size_kb.map(|kb| u64::from(kb) << 10),
+            fast_bytes: Some(u64::from(self.fast_kb) << 10),
+            ..steady
+        };
+        let sizes = self.sizes_kb.iter().copied().map(Some);
+        let cells = [steady, of_size(None)].into_iter().chain(sizes.map(of_size));
+        for cell in cells {
+            whats.extend(seeds.clone().map(|seed| SweepRunKind::Stream { cell, seed }));
+        }
+    }
+}
+
 impl SweepRun {
     /// Whether the run is played on this machine's kernel, and so needs the machine for itself.
     pub const fn is_on_kernel(&self) -> bool {
@@ -292,7 +351,42 @@ impl SweepRun {
             SweepRunKind::Timeout(scenario) => self.play_timeout(scenario),
             SweepRunKind::Detection(detection) => self.play_detection(*detection),
             SweepRunKind::Growth(growth) => self.play_growth(*growth),
+            SweepRunKind::Moves { cell, seed } => self.play_moves(cell, *seed),
+            SweepRunKind::Stream { cell, seed } => self.play_stream(*cell, *seed),
         }
+    }
+
+    fn play_moves(&self, cell: &MovesCell, seed: u64) -> Result<Rows> {
+        let measured = super::kernel::play_moves((self.number, seed), cell)?;
+        let row = |took: Duration| MoveRow {
+            run: self.number,
+            rtt_ms: cell.rtt.as_millis() as u32,
+            transfer: cell.transfer,
+            snapshot_kb: (cell.snapshot_bytes >> 10) as u32,
+            seed,
+            round_trip_us: measured.round_trip.as_secs_f64() * 1e6,
+            took_us: took.as_secs_f64() * 1e6,
+        };
+        Ok(Rows {
+            moves: measured.took.iter().copied().map(row).collect(),
+            ..Rows::default()
+        })
+    }
+
+    fn play_stream(&self, cell: StreamCell, seed: u64) -> Result<Rows> {
+        let measured = super::kernel::play_stream((self.number, seed), cell)?;
+        let row = |(time, bytes): &(Duration, u64)| ArrivalRow {
+            run: self.number,
+            snapshot_kb: cell.snapshot_bytes.map(|bytes| (bytes >> 10) as u32),
+            decays: cell.fast_bytes.is_some(),
+            seed,
+            time_s: time.as_secs_f64(),
+            bytes: *bytes,
+        };
+        Ok(Rows {
+            arrivals: measured.arrivals.iter().map(row).collect(),
+            ..Rows::default()
+        })
     }
 
     fn play_transfer(&self, transfer: &MultipathTransfer, seed: u64) -> Result<Rows> {
@@ -414,6 +508,13 @@ impl SweepRun {
                 format!("detection-pmr-{threshold}-rto-{rto_s}")
             }
             SweepRunKind::Growth(growth) => format!("growth-threshold-{}", growth.threshold_packets),
+            SweepRunKind::Moves { cell, .. } => {
+                format!("{:?}-{}-bytes", cell.transfer, cell.snapshot_bytes).to_lowercase()
+            }
+            SweepRunKind::Stream { cell, .. } => match cell.snapshot_bytes {
+                Some(bytes) => format!("stream-{bytes}-bytes"),
+                None => "stream-plain".to_owned(),
+            },
         }
     }
 
@@ -425,7 +526,9 @@ impl SweepRun {
             SweepRunKind::Paths { .. }
             | SweepRunKind::Timeout(_)
             | SweepRunKind::Detection(_)
-            | SweepRunKind::Growth(_) => 1,
+            | SweepRunKind::Growth(_)
+            | SweepRunKind::Moves { .. }
+            | SweepRunKind::Stream { .. } => 1,
             SweepRunKind::SharedPaths { network } => network.associations as u64,
         }
     }
@@ -442,7 +545,9 @@ impl SweepRun {
             | SweepRunKind::SharedPaths { .. }
             | SweepRunKind::Timeout(_)
             | SweepRunKind::Detection(_)
-            | SweepRunKind::Growth(_) => {
+            | SweepRunKind::Growth(_)
+            | SweepRunKind::Moves { .. }
+            | SweepRunKind::Stream { .. } => {
                 bail!("a trace shows TCP only, and this scenario's hosts run SCTP")
             }
         }

@@ -372,7 +372,7 @@ fn thinned(name: &str, text: &str) -> String {
 }
 
 /// The results with one seed of the scenarios that `is_of` selects. Scenarios that the kernel should play are simulated.
-fn results_of(is_of: impl Fn(&str) -> bool) -> Results {
+pub fn results_of(is_of: impl Fn(&str) -> bool) -> Results {
     let scenarios = catalogue::FILES
         .iter()
         .filter(|file| is_of(file.name))
@@ -381,9 +381,14 @@ fn results_of(is_of: impl Fn(&str) -> bool) -> Results {
     work::results(scenarios.collect(), 1, None, jobs).unwrap()
 }
 
+/// Whether a scenario or a figure of this name has flows of TCP. Only the kernel plays those about sessions that move (`mtcp-`).
+pub fn is_about_tcp(name: &str) -> bool {
+    !name.starts_with("caro-") && !name.starts_with("mtcp-")
+}
+
 /// The results of the scenarios with TCP, computed once.
 pub fn results_of_tcp() -> Results {
-    static RESULTS: LazyLock<Results> = LazyLock::new(|| results_of(|name| !name.starts_with("caro-")));
+    static RESULTS: LazyLock<Results> = LazyLock::new(|| results_of(is_about_tcp));
     RESULTS.clone()
 }
 
@@ -440,7 +445,7 @@ fn assert_claims_come_out_as_known(results: &Results, is_of: impl Fn(&str) -> bo
 
 #[test]
 fn the_claims_about_tcp_come_out_as_known() {
-    assert_claims_come_out_as_known(&results_of_tcp(), |name| !name.starts_with("caro-"));
+    assert_claims_come_out_as_known(&results_of_tcp(), is_about_tcp);
 }
 
 #[test]

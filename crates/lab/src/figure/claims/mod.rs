@@ -1,4 +1,5 @@
-//! The checkable claims of the HALR thesis and of the SCTP failover paper, one row each, and our results for them. Also our own claims.
+//! The checkable claims of the HALR thesis, of the SCTP failover paper and of the Migratory TCP paper, one row each, and our results for
+//! them. Also our own claims.
 
 mod claim;
 mod closed_forms;
@@ -8,6 +9,7 @@ mod kernel;
 mod machines;
 mod paths;
 mod rate;
+mod sessions;
 mod timeouts;
 mod today;
 mod unit;
@@ -52,7 +54,8 @@ pub struct Judged {
 }
 
 /// All claims: first those of the thesis, by subject; then our own about today's hosts and unequal strings; then those of the SCTP failover
-/// paper, with our own about its networks; then those that are judged on the kernel.
+/// paper, with our own about its networks; then those that are judged on the kernel, the last ones about
+/// Migratory TCP.
 pub fn all() -> impl Iterator<Item = &'static FigureClaim> {
     [
         unit::CLAIMS,
@@ -65,6 +68,7 @@ pub fn all() -> impl Iterator<Item = &'static FigureClaim> {
         paths::CLAIMS,
         machines::CLAIMS,
         kernel::CLAIMS,
+        sessions::CLAIMS,
     ]
     .into_iter()
     .flatten()

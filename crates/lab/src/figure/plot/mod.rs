@@ -3,6 +3,7 @@
 pub mod flows;
 pub mod models;
 pub mod paths;
+pub mod sessions;
 pub mod strings;
 pub mod timeouts;
 

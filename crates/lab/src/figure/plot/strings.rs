@@ -22,7 +22,9 @@ fn sweep(scenario: &FigureScenario) -> Option<&StringSweep> {
         | FigureScenario::Paths(_)
         | FigureScenario::SharedPaths(_)
         | FigureScenario::Timeouts(_)
-        | FigureScenario::UnusedFlowTime(_) => None,
+        | FigureScenario::UnusedFlowTime(_)
+        | FigureScenario::Moves(_)
+        | FigureScenario::Streams(_) => None,
     }
 }
 
