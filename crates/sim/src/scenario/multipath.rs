@@ -20,7 +20,7 @@ pub enum MultipathPolicy {
     DormantLastDest,
     /// [`FailoverPolicy::Temporary`] with Dormant Primary.
     DormantPrimary,
-    /// [`FailoverPolicy::Temporary`] with Dormant Hop.
+    /// [`FailoverPolicy::Temporary`] with Dormant Hop as in ns-2 ([`DormantAction::HopOnce`]).
     DormantHop,
     /// [`FailoverPolicy::Proposed`].
     Proposed,
@@ -137,7 +137,7 @@ impl MultipathTransfer {
             failover: match self.policy {
                 MultipathPolicy::DormantLastDest => temporary(DormantAction::LastDest),
                 MultipathPolicy::DormantPrimary => temporary(DormantAction::Primary),
-                MultipathPolicy::DormantHop => temporary(DormantAction::Hop),
+                MultipathPolicy::DormantHop => temporary(DormantAction::HopOnce),
                 MultipathPolicy::Proposed => FailoverPolicy::Proposed,
                 MultipathPolicy::PotentiallyFailed => FailoverPolicy::PotentiallyFailed { max_retrans: 0 },
                 MultipathPolicy::Informed => FailoverPolicy::Informed,

@@ -72,6 +72,8 @@ impl TimeoutScenario {
             // In the figure, new data is sent together with A's retransmission. In ns-2, which gave the paper's numbers, new data waits for
             // a SACK after a timeout.
             holds_new_after_timeout: false,
+            // In the figure, A waits for its second timeout. In ns-2, A would be fast retransmitted before.
+            fast_retransmits_after_timeout: false,
             ..SctpConfig::paper()
         };
         let paths = self.delays.map(|delay| PathConfig {
