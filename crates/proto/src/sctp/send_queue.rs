@@ -718,9 +718,11 @@ mod tests {
 
     /// SACKs that report the second chunk up to the `last` one, but not the first chunk. Returns whether recovery begins.
     fn report_all(queue: &mut SendQueue, range: std::ops::RangeInclusive<u16>) -> bool {
-        range.fold(false, |enters, last| {
-            sack(queue, 0, &[(2, last)]).enters_recovery || enters
-        })
+        let mut begins = false;
+        for last in range {
+            begins |= sack(queue, 0, &[(2, last)]).enters_recovery;
+        }
+        begins
     }
 
     /// All chunks time out and are sent again. Then four SACKs report the first one missing.
