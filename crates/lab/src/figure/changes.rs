@@ -20,8 +20,8 @@ const SIX_CUTS: &str = "paths = [{ delay = 0.025, cuts = [{ from = 20, until = 2
 
 /// A short transfer whose primary path fails.
 const SHORT: (&str, &str) = (
-    "bytes = 83_886_080\npolicy = \"dormant-hop\"\npaths = [{ delay = 0.025 }",
-    "bytes = 500_000\npolicy = \"dormant-hop\"\npaths = [{ delay = 0.025, cuts = [{ from = 1, until = 3000 }] }",
+    "bytes = 83_886_080\npolicy = \"dormant-hop-once\"\npaths = [{ delay = 0.025 }",
+    "bytes = 500_000\npolicy = \"dormant-hop-once\"\npaths = [{ delay = 0.025, cuts = [{ from = 1, until = 3000 }] }",
 );
 
 /// An alternate path with a short delay while idle, and with a low rate.

@@ -359,7 +359,8 @@ fn thinned(name: &str, text: &str) -> String {
                 "path_max_retrans = [0, 5]\ntransfers = 10"
             }
             ("caro-cross", ("path_max_retrans", _)) => "path_max_retrans = [0, 5]",
-            ("caro-spurious", ("alternate_losses", _)) => "alternate_losses = [0.0, 0.07]",
+            ("caro-spurious", ("alternate_losses", _)) => "alternate_losses = [0.0, 0.07]\ntransfers = 3",
+            ("caro-machines", ("path_max_retrans", _)) => "path_max_retrans = [0, 5]\ntransfers = 4",
             ("caro-spurious-low", ("alternate_losses", _)) => "alternate_losses = [0.0, 0.07]",
             ("caro-spurious-low", ("transfers", _)) => "transfers = 17",
             ("caro-all-fail", ("transfers", _)) => "transfers = 2",

@@ -78,6 +78,11 @@ pub struct SctpConfig {
     pub missing_reports: u8,
     /// A chunk may be fast retransmitted again when chunks sent after its retransmission are acknowledged (Multiple Fast Retransmit).
     pub has_multiple_fast_retransmit: bool,
+    /// A chunk that was retransmitted after a timeout may be fast retransmitted later, as in ns-2. Otherwise it is not (paper, Figure 8).
+    pub fast_retransmits_after_timeout: bool,
+    /// If a chunk that was sent after fast recovery began is lost, too, its destination's window halves again, and recovery lasts until
+    /// what is in flight then is acknowledged, as in ns-2. Otherwise the window halves once per recovery (RFC 9260 §7.2.4).
+    pub halves_again_in_recovery: bool,
     /// In fast recovery, a SACK that moves the cumulative TSN counts as a missing report of all chunks that it does not report (RFC 9260
     /// §7.2.4). Otherwise this SACK counts only for the chunks below the highest TSN that it newly acknowledges (as in RFC 2960).
     pub counts_all_in_recovery: bool,
@@ -153,6 +158,8 @@ impl Default for SctpConfig {
             threshold_floor: 4,
             missing_reports: 3,
             has_multiple_fast_retransmit: false,
+            fast_retransmits_after_timeout: false,
+            halves_again_in_recovery: false,
             counts_all_in_recovery: true,
             counts_marked: false,
             holds_new_after_timeout: false,
@@ -184,12 +191,14 @@ impl SctpConfig {
             threshold_floor: 2,
             missing_reports: 4,
             has_multiple_fast_retransmit: true,
+            fast_retransmits_after_timeout: true,
+            halves_again_in_recovery: true,
             counts_marked: true,
             holds_new_after_timeout: true,
             idle_decay: IdleDecay::ByTimer,
             retransmission: RetransmissionPolicy::FastSame,
             failover: FailoverPolicy::Temporary {
-                dormant: DormantAction::Hop,
+                dormant: DormantAction::HopOnce,
                 change_over: None,
             },
             ..Self::default()

@@ -107,7 +107,7 @@ pub(super) struct PathChange {
 pub(super) struct SackOutcome {
     /// The cumulative TSN moved.
     pub has_advanced: bool,
-    /// Fast recovery begins with this SACK.
+    /// Fast recovery begins with this SACK, or begins again ([`SctpConfig::halves_again_in_recovery`]).
     pub enters_recovery: bool,
     /// Fast recovery was going on when the SACK came.
     pub was_recovering: bool,
@@ -144,6 +144,8 @@ pub(super) struct SendQueue {
     fragment: usize,
     trigger: u8,
     has_multiple: bool,
+    has_fast_after_timeout: bool,
+    halves_again: bool,
     counts_all_in_recovery: bool,
     counts_marked: bool,
 }
@@ -169,6 +171,8 @@ impl SendQueue {
             fragment: config.fragment(),
             trigger: config.missing_reports,
             has_multiple: config.has_multiple_fast_retransmit,
+            has_fast_after_timeout: config.fast_retransmits_after_timeout,
+            halves_again: config.halves_again_in_recovery,
             counts_all_in_recovery: config.counts_all_in_recovery,
             counts_marked: config.counts_marked,
         }
@@ -368,6 +372,7 @@ impl SendQueue {
             sent.missing = 0;
             sent.reports_count = match cause {
                 RetransmitCause::Fast if self.has_multiple => ReportsCount::After(highest),
+                RetransmitCause::Timeout if self.has_fast_after_timeout => sent.reports_count,
                 RetransmitCause::Fast | RetransmitCause::Timeout => ReportsCount::Never,
             };
             bytes += sent.bytes;
@@ -556,7 +561,8 @@ impl SendQueue {
             change.counts.1 += 1;
             self.flight -= sent.bytes;
             self.marked += 1;
-            if self.recovery_exit.is_none() {
+            let is_after = |exit: Tsn| self.halves_again && sent.chunk.tsn.is_after(exit);
+            if self.recovery_exit.is_none_or(is_after) {
                 self.recovery_exit = Some(last);
                 enters = true;
             }
@@ -587,16 +593,21 @@ mod tests {
     fn queue(config: &SctpConfig) -> SendQueue {
         let mut queue = SendQueue::new(config, FIRST, 1, 100_000, 2);
         for _ in 0..10 {
-            queue.push(SctpMessage {
-                stream: 0,
-                protocol: 0,
-                is_unordered: false,
-                data: UserData::Counted(100),
-            });
-            let timed_at = queue.sent.is_empty().then_some(Instant::ZERO);
-            queue.send_new(PATH, &mut 1000, timed_at).expect("room");
+            push(&mut queue);
         }
         queue
+    }
+
+    /// Sends one more chunk of 100 bytes.
+    fn push(queue: &mut SendQueue) {
+        queue.push(SctpMessage {
+            stream: 0,
+            protocol: 0,
+            is_unordered: false,
+            data: UserData::Counted(100),
+        });
+        let timed_at = queue.sent.is_empty().then_some(Instant::ZERO);
+        queue.send_new(PATH, &mut 1000, timed_at).expect("room");
     }
 
     /// The outcome of a SACK for `whole` chunks and for the runs behind them.
@@ -703,6 +714,50 @@ mod tests {
         assert_eq!(retransmit(&mut queue), 7);
         assert!(sack(&mut queue, 1, &[]).is_recovering);
         assert!(!sack(&mut queue, 10, &[]).is_recovering);
+    }
+
+    /// SACKs that report the second chunk up to the `last` one, but not the first chunk. Returns whether recovery begins.
+    fn report_all(queue: &mut SendQueue, range: std::ops::RangeInclusive<u16>) -> bool {
+        let mut begins = false;
+        for last in range {
+            begins |= sack(queue, 0, &[(2, last)]).enters_recovery;
+        }
+        begins
+    }
+
+    /// All chunks time out and are sent again. Then four SACKs report the first one missing.
+    #[test]
+    fn a_chunk_that_timed_out_is_fast_retransmitted_only_if_the_configuration_says_so() {
+        for (config, marked) in [(SctpConfig::default(), 0), (SctpConfig::paper(), 1)] {
+            let mut queue = queue(&config);
+            queue.on_timeout(PATH);
+            assert_eq!(retransmit(&mut queue), 10);
+            assert_eq!(report_all(&mut queue, 2..=5), marked > 0);
+            assert_eq!(queue.marked, marked);
+            let cause = (marked > 0).then_some((RetransmitCause::Fast, PATH));
+            assert_eq!(first_marked(&queue), cause);
+        }
+    }
+
+    /// The first chunk and its retransmission are lost. The eleventh chunk is sent in recovery and is lost, too.
+    #[test]
+    fn a_loss_of_what_was_sent_in_recovery_begins_recovery_again_only_if_the_configuration_says_so() {
+        for (config, again) in [(SctpConfig::default(), false), (SctpConfig::paper(), true)] {
+            let mut queue = queue(&config);
+            assert!(report_all(&mut queue, 2..=5));
+            assert_eq!(retransmit(&mut queue), 1);
+            for _ in 10..15 {
+                push(&mut queue);
+            }
+            let mut enters = false;
+            for last in 12..=15 {
+                enters |= sack(&mut queue, 0, &[(2, 10), (12, last)]).enters_recovery;
+            }
+            assert_eq!(enters, again);
+            // Recovery ends with what was in flight when it began last.
+            assert_eq!(sack(&mut queue, 10, &[(2, 5)]).is_recovering, again);
+            assert!(!sack(&mut queue, 15, &[]).is_recovering);
+        }
     }
 
     /// RFC 9260 §6.2.1, iv: a receiver may drop what it acknowledged in a gap report.

@@ -22,6 +22,8 @@ pub enum MultipathPolicy {
     DormantPrimary,
     /// [`FailoverPolicy::Temporary`] with Dormant Hop.
     DormantHop,
+    /// [`FailoverPolicy::Temporary`] with Dormant Hop as in ns-2 ([`DormantAction::HopOnce`]).
+    DormantHopOnce,
     /// [`FailoverPolicy::Proposed`].
     Proposed,
     /// [`FailoverPolicy::PotentiallyFailed`] with PFMR = 0.
@@ -35,7 +37,7 @@ impl MultipathPolicy {
     pub const fn has_change_over(self) -> bool {
         matches!(
             self,
-            Self::DormantLastDest | Self::DormantPrimary | Self::DormantHop
+            Self::DormantLastDest | Self::DormantPrimary | Self::DormantHop | Self::DormantHopOnce
         )
     }
 
@@ -45,6 +47,7 @@ impl MultipathPolicy {
             Self::DormantLastDest => "Dormant LastDest",
             Self::DormantPrimary => "Dormant Primary",
             Self::DormantHop => "Dormant Hop",
+            Self::DormantHopOnce => "Dormant Hop (once)",
             Self::Proposed => "proposed (Figure 13)",
             Self::PotentiallyFailed => "potentially failed (RFC 7829)",
             Self::Informed => "informed",
@@ -113,7 +116,7 @@ impl Default for MultipathTransfer {
             message_bytes: 1452,
             paths: vec![PathConfig::default(), PathConfig::default()],
             path_max_retrans: 5,
-            policy: MultipathPolicy::DormantHop,
+            policy: MultipathPolicy::DormantHopOnce,
             change_over: None,
             receive_buffer: 65_536,
             sack_every: 2,
@@ -138,6 +141,7 @@ impl MultipathTransfer {
                 MultipathPolicy::DormantLastDest => temporary(DormantAction::LastDest),
                 MultipathPolicy::DormantPrimary => temporary(DormantAction::Primary),
                 MultipathPolicy::DormantHop => temporary(DormantAction::Hop),
+                MultipathPolicy::DormantHopOnce => temporary(DormantAction::HopOnce),
                 MultipathPolicy::Proposed => FailoverPolicy::Proposed,
                 MultipathPolicy::PotentiallyFailed => FailoverPolicy::PotentiallyFailed { max_retrans: 0 },
                 MultipathPolicy::Informed => FailoverPolicy::Informed,

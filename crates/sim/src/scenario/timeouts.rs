@@ -8,6 +8,8 @@ use std::time::Duration;
 use proto::Instant;
 use proto::sctp::association::AssociationEvent;
 use proto::sctp::chunk::SctpChunk;
+use proto::sctp::failover::FailoverPolicy;
+use proto::sctp::failover::temporary::DormantAction;
 use proto::sctp::{PathId, SctpConfig, SctpMessage, Tsn, UserData};
 use serde::Deserialize;
 
@@ -72,6 +74,12 @@ impl TimeoutScenario {
             // In the figure, new data is sent together with A's retransmission. In ns-2, which gave the paper's numbers, new data waits for
             // a SACK after a timeout.
             holds_new_after_timeout: false,
+            // In the figure, A waits for its second timeout. In ns-2, A would be fast retransmitted before.
+            fast_retransmits_after_timeout: false,
+            failover: FailoverPolicy::Temporary {
+                dormant: DormantAction::Hop,
+                change_over: None,
+            },
             ..SctpConfig::paper()
         };
         let paths = self.delays.map(|delay| PathConfig {

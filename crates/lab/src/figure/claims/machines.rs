@@ -187,7 +187,7 @@ pub const CLAIMS: &[FigureClaim] = &[
                 let is_of = |row: &MultipathRow| row.policy == policy && row.path_max_retrans == 5;
                 time(results, "caro-machines", is_of)
             };
-            let saved = 1.0 - took(MultipathPolicy::Proposed)? / took(MultipathPolicy::DormantHop)?;
+            let saved = 1.0 - took(MultipathPolicy::Proposed)? / took(MultipathPolicy::DormantHopOnce)?;
             let least = -chance(results, "caro-machines", 0.01)?;
             Some(FigureClaimResult::new(percent(saved), saved > least))
         },

@@ -300,14 +300,15 @@ pub const CLAIMS: &[FigureClaim] = &[
         "Primary path with 5 % loss, alternate path of 210 ms with 1 % loss: CPT = 0 instead of 5 saves",
         "23 %",
         Expected::Differs(
-            "19 %; with ns-2's release 3.8, the same transfer takes 980 ± 10 s in ns-2 and 978 ± 9 s here",
+            "20 %; ns-2 with release 3.6 saves 20.7 ± 0.3 % (60 transfers, from 1239 ± 3 s to 983 ± 3 s), and here 1227 ± 3 s become 981 ± 3 s",
         ),
         |results| {
             let saved = saved_by_change_over(results, "caro-permanent-90-210", 5, 1)?;
-            // Three standard errors of the difference, with 30 transfers on each side.
+            // Three standard errors of the difference, with 30 transfers on each side: the times of single transfers have standard deviations
+            // of 25 s.
             Some(FigureClaimResult::new(
                 saved.text(),
-                (saved.part - 0.23).abs() < 0.03,
+                (saved.part - 0.23).abs() < 0.02,
             ))
         },
     ),

@@ -24,6 +24,8 @@ pub enum DormantAction {
     Primary,
     /// New data moves on after each timeout (Dormant Hop, Figure 7).
     Hop,
+    /// New data moves on once, when the last destination fails, and stays there until the primary answers. ns-2 calls this Dormant Hop.
+    HopOnce,
 }
 
 /// The phases.
@@ -52,6 +54,7 @@ impl TemporaryPhase {
             DormantAction::LastDest => (Stay, Stay),
             DormantAction::Primary => (Primary, Stay),
             DormantAction::Hop => (Hop, Hop),
+            DormantAction::HopOnce => (Hop, Stay),
         };
         match (self, event) {
             (Self::I | Self::II, UsedFailed) => (Self::II, Next),
@@ -65,6 +68,7 @@ impl TemporaryPhase {
             // The alternate in use is active, so an answer of another alternate makes no difference.
             (Self::II, UsedTimeout | ProbeTimeout | ProbeFailed | AlternateAnswers) => (Self::II, Stay),
             (Self::II | Self::III, PrimaryAnswers) => (Self::I, Primary),
+            (Self::III, AlternateAnswers) if matches!(dormant, DormantAction::HopOnce) => (Self::III, Stay),
             (Self::III, AlternateAnswers) => (Self::II, Answerer),
             (Self::III, UsedTimeout) => (Self::III, turns_over),
             // All destinations have failed. A new primary does not change that.

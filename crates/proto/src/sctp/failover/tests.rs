@@ -48,7 +48,11 @@ fn temporary_failovers_with_dormant_hop() {
 fn the_other_dormant_behaviours_differ_when_all_have_failed() {
     let hop = matrix(&TemporaryPhase::ALL, temporary(DormantAction::Hop));
     let mut rows = String::new();
-    for dormant in [DormantAction::LastDest, DormantAction::Primary] {
+    for dormant in [
+        DormantAction::LastDest,
+        DormantAction::Primary,
+        DormantAction::HopOnce,
+    ] {
         let other = matrix(&TemporaryPhase::ALL, temporary(dormant));
         for (row, _) in other.lines().zip(hop.lines()).filter(|(row, hop)| row != hop) {
             writeln!(rows, "{dormant:?} {row}").expect("text");
@@ -61,6 +65,7 @@ fn the_other_dormant_behaviours_differ_when_all_have_failed() {
         Primary I: UsedFailed→II Next; LastFailed→III Primary;
         Primary II: UsedFailed→II Next; LastFailed→III Primary; PrimaryAnswers→I Primary; ChangeOver→I Promote;
         Primary III: PrimaryAnswers→I Primary; AlternateAnswers→II Answerer; ChangeOver→III Promote;
+        HopOnce III: PrimaryAnswers→I Primary; ChangeOver→III Promote;
     "#);
 }
 

@@ -57,10 +57,11 @@ fn dormant(action: DormantAction) -> Vec<u8> {
 
 /// Paper, section III.6.
 #[test]
-fn the_dormant_state_has_three_behaviours() {
+fn new_data_moves_in_the_dormant_state_as_the_policy_says() {
     assert_eq!(dormant(DormantAction::LastDest), [1]);
     assert_eq!(dormant(DormantAction::Primary), [0]);
     assert_eq!(dormant(DormantAction::Hop)[..4], [0, 1, 0, 1]);
+    assert_eq!(dormant(DormantAction::HopOnce), [0]);
 }
 
 #[test]
