@@ -1,6 +1,8 @@
 //! `steadfast-lab bench`: the cost of protection, as ratios within one run.
 
 mod calibration;
+mod coral;
+mod coral_page;
 mod edge;
 pub mod load;
 mod measure;
@@ -27,6 +29,7 @@ pub struct BenchOptions {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Subject {
+    Coral(coral::CoralBenchOptions),
     Edge(edge::EdgeBenchOptions),
     Paths(crate::paths::bench::PathsBenchOptions),
     Pair(pair::PairBenchOptions),
@@ -40,6 +43,7 @@ enum Subject {
 /// If it could not be run to its end.
 pub fn run(options: &BenchOptions) -> Result<LabOutcome> {
     match &options.subject {
+        Subject::Coral(coral) => coral::run(coral),
         Subject::Edge(edge) => edge::run(edge),
         Subject::Paths(paths) => crate::paths::bench::run(paths),
         Subject::Pair(pair) => pair::run(pair),

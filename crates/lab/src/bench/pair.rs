@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -155,6 +155,7 @@ fn take_round(testbed: &BenchTestbed, serving: Serving, samples: &mut Samples) -
             &format!("/{}", pattern::file_name(SEED, bytes)),
         ),
         Serving::Sink => measure::upload(client, testbed.service, bytes),
+        Serving::Random => bail!("random replies are bench coral's"),
     };
     let bulk = transfer(BULK_BYTES)?;
     match serving {
@@ -169,7 +170,7 @@ fn take_round(testbed: &BenchTestbed, serving: Serving, samples: &mut Samples) -
                 REQUEST_SECONDS,
             )?);
         }
-        Serving::Sink => samples.upload.push(bulk),
+        Serving::Sink | Serving::Random => samples.upload.push(bulk),
     }
     for (mbit, shaped) in SHAPES_MBIT.into_iter().zip(&mut samples.shaped) {
         testbed.shape(Some(mbit))?;

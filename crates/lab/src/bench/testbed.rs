@@ -2,7 +2,7 @@
 //! `Forwarding` there is no pair, and node b's kernel only forwards packets.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use linux::netns::Netns;
@@ -10,7 +10,8 @@ use linux::netns::Netns;
 use crate::net::address::{NODES, VIP_V4};
 use crate::net::{INTERFACE, NODE_NAMES, ROUTER_LAN_INTERFACE, Topology, TopologyOptions, batch};
 use crate::node::{
-    AgentProcess, PairSetup, PatternFiles, ReportedService, ServerProcess, ServerSoftware, wait_listening,
+    AgentProcess, ExportSetup, PairSetup, PatternFiles, ReportedService, ServerProcess, ServerSoftware,
+    wait_listening,
 };
 use crate::process::{self, LoggedProcess};
 use crate::run::in_memory;
@@ -41,6 +42,8 @@ pub enum Serving {
     Files,
     /// The sink: uploads.
     Sink,
+    /// lighttpd with a CGI script whose replies are random. A pair runs it behind a stage.
+    Random,
 }
 
 impl Serving {
@@ -48,6 +51,7 @@ impl Serving {
         match self {
             Self::Files => ServerSoftware::Nginx.port(),
             Self::Sink => SINK_PORT,
+            Self::Random => ServerSoftware::Cgi.port(),
         }
     }
 }
@@ -60,7 +64,8 @@ pub struct BenchTestbed {
     pub service: SocketAddr,
     /// The daemons of nodes a and b, if they protect the service.
     agents: Option<[AgentProcess; 2]>,
-    _servers: Vec<ServerProcess>,
+    /// The servers of nodes a and b, unless they are sinks.
+    pub servers: Vec<ServerProcess>,
     _sinks: Vec<LoggedProcess>,
 }
 
@@ -96,6 +101,9 @@ impl BenchTestbed {
                     )?);
                 }
                 Serving::Sink => sinks.push(start_sink(node, name, &directory)?),
+                Serving::Random => {
+                    servers.push(start_random(variant, (node, name), &directory, content, daemon)?);
+                }
             }
         }
         let service = SocketAddr::new(VIP_V4.into(), serving.port());
@@ -108,6 +116,11 @@ impl BenchTestbed {
                 let addresses = NODES.map(|node| vec![IpAddr::V4(node.v4)]);
                 let mut pair = PairSetup::new(daemon.to_owned(), run, service, addresses);
                 pair.missed = missed;
+                if serving == Serving::Random {
+                    pair.policy = "snapshot";
+                    pair.staged_port = ServerSoftware::Cgi.staged_port();
+                    pair.snapshot_sockets = Some(NODE_NAMES.map(|name| snapshot_socket(&directory, name)));
+                }
                 let [a, b] = &network.nodes;
                 Some(pair.start([a, b], &directory, teardown)?)
             }
@@ -116,7 +129,7 @@ impl BenchTestbed {
             network,
             service,
             agents,
-            _servers: servers,
+            servers,
             _sinks: sinks,
         })
     }
@@ -170,6 +183,31 @@ impl BenchTestbed {
         }
         Ok(())
     }
+}
+
+fn snapshot_socket(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("snapshots-{name}.sock"))
+}
+
+/// Starts a server with random replies on a node: behind a stage if a pair protects it.
+fn start_random(
+    variant: BenchVariant,
+    (node, name): (&Netns, &str),
+    directory: &Path,
+    content: &PatternFiles,
+    daemon: &Path,
+) -> Result<ServerProcess> {
+    let (software, snapshots) = match variant {
+        BenchVariant::Forwarding => (ServerSoftware::PlainCgi, PathBuf::new()),
+        BenchVariant::Steadfast { .. } => (ServerSoftware::Cgi, snapshot_socket(directory, name)),
+    };
+    let export = ExportSetup {
+        snapshots,
+        program: daemon.to_owned(),
+        ipv6: false,
+    };
+    let label = format!("{}-{name}", software.name());
+    ServerProcess::start_with(software, node, directory, &label, content, 1, &export)
 }
 
 /// Starts a server for uploads on `node`.
