@@ -228,7 +228,7 @@ fn measure(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<Measured> 
                 take_transfers(testbed, serving, &mut samples.throughput[service])
                     .and_then(|()| match serving {
                         Serving::Sink => take_others(testbed, samples),
-                        Serving::Files | Serving::Values => Ok(()),
+                        Serving::Files | Serving::Values | Serving::Random => Ok(()),
                     })
                     .context(VARIANTS[index].0)?;
                 progress.inc(1);
@@ -288,7 +288,7 @@ fn take_transfers(
                 load(testbed, "store", &[bytes.to_string()])?,
                 load(testbed, "fetch", &[])?,
             ],
-            Serving::Sink | Serving::Files => [
+            Serving::Sink | Serving::Files | Serving::Random => [
                 load(testbed, "upload", &[bytes.to_string()])?,
                 load(testbed, "download", &[format!("/zeros/{bytes}")])?,
             ],

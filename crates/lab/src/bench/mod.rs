@@ -1,6 +1,8 @@
 //! `steadfast-lab bench`: the cost of protection, as ratios within one run.
 
 mod calibration;
+mod coral;
+mod coral_page;
 mod edge;
 mod ft_tcp;
 pub mod load;
@@ -29,6 +31,7 @@ pub struct BenchOptions {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Subject {
+    Coral(coral::CoralBenchOptions),
     Edge(edge::EdgeBenchOptions),
     FtTcp(ft_tcp::FtTcpBenchOptions),
     Migrate(crate::sessions::bench::MigrateBenchOptions),
@@ -44,6 +47,7 @@ enum Subject {
 /// If it could not be run to its end.
 pub fn run(options: &BenchOptions) -> Result<LabOutcome> {
     match &options.subject {
+        Subject::Coral(coral) => coral::run(coral),
         Subject::Edge(edge) => edge::run(edge),
         Subject::FtTcp(ft_tcp) => ft_tcp::run(ft_tcp),
         Subject::Migrate(migrate) => crate::sessions::bench::run(migrate),

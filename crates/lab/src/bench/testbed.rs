@@ -2,7 +2,7 @@
 //! `Forwarding` there is no pair, and node b's kernel only forwards packets.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -11,7 +11,8 @@ use linux::netns::Netns;
 use crate::net::address::{NODES, VIP_V4};
 use crate::net::{INTERFACE, NODE_NAMES, ROUTER_LAN_INTERFACE, Topology, TopologyOptions, batch};
 use crate::node::{
-    AgentProcess, PairSetup, PatternFiles, ReportedService, ServerProcess, ServerSoftware, wait_listening,
+    AgentProcess, ExportSetup, PairSetup, PatternFiles, ReportedService, ServerProcess, ServerSoftware,
+    wait_listening,
 };
 use crate::process::{self, LoggedProcess};
 use crate::run::in_memory;
@@ -39,6 +40,11 @@ pub const PATIENT: BenchVariant = BenchVariant::Steadfast {
     missed: 25,
     policy: "http",
 };
+/// As [`PATIENT`], for a service behind a stage.
+pub const STAGED: BenchVariant = BenchVariant::Steadfast {
+    missed: 25,
+    policy: "snapshot",
+};
 /// Largest size of a connection's log if the policy is not `http`, in megabytes. It holds all that a benchmark sends.
 const LOG_MB: u32 = 512;
 /// The daemon's default of `agent_timeout_ms`. The timeout must not be shorter than detection.
@@ -55,6 +61,8 @@ pub enum Serving {
     Sink,
     /// Redis: large values.
     Values,
+    /// lighttpd with a CGI script whose replies are random. A pair runs it behind a stage.
+    Random,
 }
 
 impl Serving {
@@ -63,6 +71,7 @@ impl Serving {
             Self::Files => ServerSoftware::Nginx.port(),
             Self::Sink => SINK_PORT,
             Self::Values => ServerSoftware::Redis.port(),
+            Self::Random => ServerSoftware::Cgi.port(),
         }
     }
 }
@@ -75,7 +84,8 @@ pub struct BenchTestbed {
     pub service: SocketAddr,
     /// The daemons of nodes a and b, if they protect the service.
     agents: Option<[AgentProcess; 2]>,
-    _servers: Vec<ServerProcess>,
+    /// The servers of nodes a and b, unless they are sinks.
+    pub servers: Vec<ServerProcess>,
     _sinks: Vec<LoggedProcess>,
 }
 
@@ -106,6 +116,9 @@ impl BenchTestbed {
                 Serving::Sink => sinks.push(start_sink(node, name, &directory)?),
                 Serving::Files => servers.push(start(ServerSoftware::Nginx)?),
                 Serving::Values => servers.push(start(ServerSoftware::Redis)?),
+                Serving::Random => {
+                    servers.push(start_random(variant, (node, name), &directory, content, daemon)?);
+                }
             }
         }
         let service = SocketAddr::new(VIP_V4.into(), serving.port());
@@ -123,6 +136,10 @@ impl BenchTestbed {
                 if policy != "http" {
                     pair.log.log_mb = Some(LOG_MB);
                 }
+                if serving == Serving::Random {
+                    pair.staged_port = ServerSoftware::Cgi.staged_port();
+                    pair.snapshot_sockets = Some(NODE_NAMES.map(|name| snapshot_socket(&directory, name)));
+                }
                 let [a, b] = &network.nodes;
                 Some(pair.start([a, b], &directory, teardown)?)
             }
@@ -131,7 +148,7 @@ impl BenchTestbed {
             network,
             service,
             agents,
-            _servers: servers,
+            servers,
             _sinks: sinks,
         })
     }
@@ -195,6 +212,31 @@ impl BenchTestbed {
         }
         Ok(())
     }
+}
+
+fn snapshot_socket(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("snapshots-{name}.sock"))
+}
+
+/// Starts a server with random replies on a node: behind a stage if a pair protects it.
+fn start_random(
+    variant: BenchVariant,
+    (node, name): (&Netns, &str),
+    directory: &Path,
+    content: &PatternFiles,
+    daemon: &Path,
+) -> Result<ServerProcess> {
+    let (software, snapshots) = match variant {
+        BenchVariant::Forwarding => (ServerSoftware::PlainCgi, PathBuf::new()),
+        BenchVariant::Steadfast { .. } => (ServerSoftware::Cgi, snapshot_socket(directory, name)),
+    };
+    let export = ExportSetup {
+        snapshots,
+        program: daemon.to_owned(),
+        ipv6: false,
+    };
+    let label = format!("{}-{name}", software.name());
+    ServerProcess::start_with(software, node, directory, &label, content, 1, &export)
 }
 
 /// Starts a server for uploads on `node`.

@@ -10,6 +10,8 @@ mod report;
 mod round_report;
 mod rounds;
 mod sample;
+mod staged_sample;
 
 pub use self::command::CrashOptions;
 pub use self::sample::{TakeoverSample, sample};
+pub use self::staged_sample::{StagedSample, staged_sample};

@@ -33,9 +33,11 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use self::catalogue::CatalogueEntry;
-pub use self::chart::{Axis, Figure, Panel, Series, Shape};
+pub use self::chart::{Axis, Figure, Mark, MarkPosition, Panel, Series, Shape};
 use self::claims::FigureClaimVerdict;
+pub use self::draw::svg;
 pub use self::palette::Colour;
+pub use self::report::{STYLE, escape};
 use self::results::Results;
 use self::scenario::FigureScenario;
 use self::shard::{Manifest, Shard};

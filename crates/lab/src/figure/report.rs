@@ -87,13 +87,15 @@ fn or_dash(text: &str) -> String {
     }
 }
 
-fn escape(text: &str) -> String {
+/// The text with HTML's special characters escaped.
+pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
 }
 
-const STYLE: &str = ":root{color-scheme:light dark}\
+/// The style of a page.
+pub const STYLE: &str = ":root{color-scheme:light dark}\
 body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2rem auto;padding:0 1rem;color:#1f2328;background:#fff}\
 h2{margin-top:3rem}svg{max-width:100%;height:auto}\
 table{border-collapse:collapse;width:100%;font-size:13px}\
