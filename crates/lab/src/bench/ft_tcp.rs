@@ -94,8 +94,8 @@ struct FtTcpReport {
     /// backup, for example `ttcp-in/prs/hot`.
     throughput_ratio: BTreeMap<String, f64>,
     throughput: Vec<ThroughputRow>,
-    request_us: [Spread; 3],
-    packet_us: [Spread; 3],
+    request_us: [LatencySpread; 3],
+    packet_us: [LatencySpread; 3],
     paced: Vec<PacedRow>,
     /// From the fault to the reply, in milliseconds, cold and hot, for each number of bytes of [`REPLAYED`]. Detection is included.
     takeover_ms: [[f64; 2]; 2],
@@ -129,7 +129,7 @@ struct PacedRow {
 
 /// A distribution, as the paper's Table 1 gives it.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Spread {
+struct LatencySpread {
     count: usize,
     minimum: f64,
     mean: f64,
@@ -138,7 +138,7 @@ struct Spread {
     standard_deviation: f64,
 }
 
-impl Spread {
+impl LatencySpread {
     fn of(values: &[f64]) -> Self {
         let count = values.len();
         let mean = values.iter().sum::<f64>() / count as f64;
@@ -199,8 +199,8 @@ pub fn run(options: &FtTcpBenchOptions) -> Result<LabOutcome> {
     conclude(common.json, report.ok, &report, || report.print())
 }
 
-type Takeovers = [[f64; 2]; 2];
-type Measured = ([FtTcpSamples; 3], Takeovers, [OutageTrace; 2]);
+type ReplayTimes = [[f64; 2]; 2];
+type Measured = ([FtTcpSamples; 3], ReplayTimes, [OutageTrace; 2]);
 
 fn measure(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<Measured> {
     let directory = in_memory(&format!("ft-tcp-{}", std::process::id()), teardown)?;
@@ -360,7 +360,7 @@ impl FtTcpReport {
         rounds: u32,
         calibration: Calibration,
         samples: &[FtTcpSamples; 3],
-        takeover_ms: Takeovers,
+        takeover_ms: ReplayTimes,
         [outage_logged, outage_lost]: [OutageTrace; 2],
     ) -> Self {
         let per_mb = |[small, large]: [f64; 2]| (large - small) / ((REPLAYED[1] - REPLAYED[0]) as f64 / 1e6);
@@ -371,8 +371,12 @@ impl FtTcpReport {
             calibration,
             throughput_ratio: ratios(&throughput),
             throughput,
-            request_us: samples.each_ref().map(|one| Spread::of(&one.exchange.request_us)),
-            packet_us: samples.each_ref().map(|one| Spread::of(&one.exchange.packet_us)),
+            request_us: samples
+                .each_ref()
+                .map(|one| LatencySpread::of(&one.exchange.request_us)),
+            packet_us: samples
+                .each_ref()
+                .map(|one| LatencySpread::of(&one.exchange.packet_us)),
             paced: paced(samples),
             takeover_ms,
             cold_ms_per_mb: per_mb(takeover_ms[0]),
@@ -461,7 +465,7 @@ impl FtTcpReport {
 
     fn print_latencies(&self) {
         for (name, spreads) in [("request", &self.request_us), ("packet", &self.packet_us)] {
-            let [clean, cold, hot] = spreads.each_ref().map(Spread::figures);
+            let [clean, cold, hot] = spreads.each_ref().map(LatencySpread::figures);
             for ((figure, clean), ((_, cold), (_, hot))) in clean.into_iter().zip(cold.into_iter().zip(hot)) {
                 let name = format!("{name} latency, {figure}, µs");
                 say!("{name:<38}{clean:>10.1}{cold:>10.1}{hot:>10.1}");
@@ -521,7 +525,7 @@ mod tests {
 
     #[test]
     fn a_spread_is_that_of_its_values() {
-        let spread = Spread::of(&[1.0, 2.0, 6.0]);
+        let spread = LatencySpread::of(&[1.0, 2.0, 6.0]);
         assert_eq!(
             (spread.minimum, spread.mean, spread.median, spread.maximum),
             (1.0, 3.0, 2.0, 6.0)
