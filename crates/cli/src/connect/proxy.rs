@@ -247,14 +247,18 @@ fn add_link(proxy: &SharedProxy, session: u64, link: OpenLink, is_watched: bool)
     tokio::task::spawn_local(async move {
         while let Some(LinkFrame::Server(frame)) = reader.next().await {
             let now = linux::clock::now();
+            let mut left = None;
             on_session(&proxy, session, |session| {
                 let before = session.machine.received();
                 session.machine.handle_frame(now, number, frame);
                 let count = session.machine.received().since(before);
                 if count > 0 && session.watch.on_output(now, usize::try_from(count).unwrap_or(0)) {
-                    let _ = session.machine.order_move(now, None); // it may be moving already
+                    left = leave_owner(session, now);
                 }
             });
+            if let Some(left) = left {
+                move_group(&proxy, session, left, now);
+            }
         }
         proxy.borrow_mut().links.remove(number);
         let now = linux::clock::now();
@@ -273,27 +277,33 @@ async fn tick(proxy: &SharedProxy) {
         let ids: Vec<_> = proxy.borrow().sessions.keys().copied().collect();
         for id in ids {
             let retransmissions = retransmissions(proxy, id);
-            let mut moves = None;
+            let mut left = None;
             on_session(proxy, id, |session| {
                 if session.machine.poll_timeout().is_some_and(|due| due <= now) {
                     session.machine.handle_timeout(now);
                 }
                 if session.watch.on_time(now, retransmissions) {
-                    let ordered = session.machine.order_move(now, None);
-                    session.watch.on_failure(now); // the next attempt waits, whatever becomes of this one
-                    moves = ordered.ok().map(|()| (session.service, session.client));
+                    left = leave_owner(session, now);
                 }
                 follow_order(session, now);
             });
-            if let Some((service, client)) = moves {
-                move_group(proxy, (id, service), client, now);
+            if let Some(left) = left {
+                move_group(proxy, id, left, now);
             }
         }
     }
 }
 
+/// The policy says that the session's owner is bad. Returns the session's service and client if the session moves now. It may be moving
+/// already.
+fn leave_owner(session: &mut ProxySession, now: Instant) -> Option<(usize, SocketAddr)> {
+    let ordered = session.machine.order_move(now, None);
+    session.watch.on_failure(now); // the next attempt waits, whatever becomes of this one
+    ordered.ok().map(|()| (session.service, session.client))
+}
+
 /// The other sessions of the client's host move too, if the service says so.
-fn move_group(proxy: &SharedProxy, (first, service): (u64, usize), client: SocketAddr, now: Instant) {
+fn move_group(proxy: &SharedProxy, first: u64, (service, client): (usize, SocketAddr), now: Instant) {
     if !proxy.borrow().settings.services[service].group {
         return;
     }
