@@ -332,8 +332,8 @@ const CHANGES: &[ScenarioChange] = &[
     ("caro-times-90-90", SHORT.0, SHORT.1, &["caro-5b"]),
     (
         "caro-times-90-90",
-        "{ delay = 0.025 }]",
-        "{ delay = 15 }]",
+        "paths = [{ delay = 0.025 }",
+        "paths = [{ delay = 0.5 }",
         &["caro-5c"],
     ),
     ("caro-times-90-1040", "{ delay = 0.5 }]", NARROW, &["caro-6a"]),
@@ -374,9 +374,14 @@ const CHANGES: &[ScenarioChange] = &[
             "caro-8e",
             "caro-8h",
             "caro-eq-1",
-            "caro-eq-10",
             "caro-eq-9",
         ],
+    ),
+    (
+        "caro-timeouts",
+        "delays = [0.025, 0.025]",
+        "delays = [0.01, 0.01]",
+        &["caro-eq-10"],
     ),
     (
         "caro-timeouts",
