@@ -51,7 +51,7 @@ pub struct StageSettings {
     pub has_client_address: bool,
     /// The socket at which the agent takes snapshots. `None`: there is no agent, and nothing is exported.
     pub snapshot_socket: Option<PathBuf>,
-    /// What is held back and what is executed again.
+    /// The largest reply that waits until the backup has all of it, and the requests that may be executed again.
     pub rules: StageRules,
     /// Memory for the requests and replies of all connections that are longer than 64 KiB, in bytes.
     pub memory: usize,

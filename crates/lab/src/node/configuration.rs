@@ -123,29 +123,37 @@ DocumentRoot {files}
 
 /// lighttpd's configuration. lighttpd has one process, which is its default.
 pub fn lighttpd(own: &Path, files: &Path) -> String {
-    let (own, files) = (own.display(), files.display());
+    let (common, files) = (lighttpd_common(own), files.display());
     let port = ServerSoftware::Lighttpd.port();
     format!(
         "server.document-root = \"{files}\"
 server.port = {port}
 server.bind = \"0.0.0.0\"
 $SERVER[\"socket\"] == \"[::]:{port}\" {{ server.set-v6only = \"enable\" }}
-server.pid-file = \"{own}/lighttpd.pid\"
-server.upload-dirs = ( \"{own}\" )
-server.max-fds = {FILES_MAX}
-server.listen-backlog = {BACKLOG}
-server.max-keep-alive-requests = 65535
-server.max-keep-alive-idle = 3600
-server.max-read-idle = 3600
+{common}server.max-read-idle = 3600
 server.max-write-idle = 3600
 mimetype.assign = ( \"\" => \"application/octet-stream\" )
 "
     )
 }
 
+/// The part that all configurations of lighttpd share. `own` is the server's directory.
+fn lighttpd_common(own: &Path) -> String {
+    let own = own.display();
+    format!(
+        "server.pid-file = \"{own}/lighttpd.pid\"
+server.upload-dirs = ( \"{own}\" )
+server.max-fds = {FILES_MAX}
+server.listen-backlog = {BACKLOG}
+server.max-keep-alive-requests = 65535
+server.max-keep-alive-idle = 3600
+"
+    )
+}
+
 /// lighttpd's configuration with the CGI script `random.cgi` in `own`, at a local port or, if `is_open`, at all IPv4 addresses.
 pub fn cgi(own: &Path, port: u16, is_open: bool) -> String {
-    let own = own.display();
+    let (common, own) = (lighttpd_common(own), own.display());
     let address = if is_open { "0.0.0.0" } else { "127.0.0.1" };
     format!(
         "server.modules = ( \"mod_cgi\" )
@@ -153,13 +161,7 @@ server.document-root = \"{own}\"
 server.port = {port}
 server.bind = \"{address}\"
 $SERVER[\"socket\"] == \"[::1]:{port}\" {{ server.set-v6only = \"enable\" }}
-server.pid-file = \"{own}/lighttpd.pid\"
-server.upload-dirs = ( \"{own}\" )
-server.max-fds = {FILES_MAX}
-server.listen-backlog = {BACKLOG}
-server.max-keep-alive-requests = 65535
-server.max-keep-alive-idle = 3600
-server.stream-response-body = 1
+{common}server.stream-response-body = 1
 cgi.assign = ( \".cgi\" => \"\" )
 "
     )
