@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::keeper::listen;
 use crate::lan::{CommandOutput, HostNamespace, OperatorLan, POLL, PROGRAM, program, steadfast};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::Value;
 
@@ -216,8 +217,19 @@ impl<'a> Daemon<'a> {
     }
 
     pub fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal).unwrap();
+        let process = Pid::from_raw(self.process.id().try_into().unwrap());
+        match signal {
+            Signal::SIGSTOP => stop_process(process),
+            signal => kill(process, signal).unwrap(),
+        }
     }
+}
+
+/// Stops a child process. When this returns, none of its threads runs: `kill` alone returns before.
+pub fn stop_process(process: Pid) {
+    kill(process, Signal::SIGSTOP).unwrap();
+    let stopped = waitpid(process, Some(WaitPidFlag::WUNTRACED)).unwrap();
+    assert_eq!(stopped, WaitStatus::Stopped(process, Signal::SIGSTOP));
 }
 
 impl Drop for Daemon<'_> {

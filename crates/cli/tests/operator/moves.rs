@@ -6,8 +6,10 @@ use std::net::{Shutdown, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
+use nix::unistd::Pid;
 use serde_json::Value;
 
+use crate::daemon::stop_process;
 use crate::sessions::{CLIENTS, PATIENCE, SessionTestbed, moved};
 
 const TRANSFERS: [&str; 3] = ["lazy", "eager", "client"];
@@ -39,8 +41,8 @@ fn assert_stream(got: &[u8], bytes: usize) {
 }
 
 fn stop(testbed: &SessionTestbed, server: usize) {
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(testbed.applications[server].0.id()).unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    let application = testbed.applications[server].0.id();
+    stop_process(Pid::from_raw(i32::try_from(application).unwrap()));
 }
 
 #[track_caller]
