@@ -1,4 +1,4 @@
-//! The metrics endpoint of a node, of an edge, of a tunnel, of a proxy and of a server's half: the contents of `steadfast status`, for Prometheus.
+//! The metrics endpoint of a node, of an edge, of a tunnel, of a proxy, of a server's half and of a stage: the contents of `steadfast status`, for Prometheus. A stage has no `status`.
 //!
 //! One thread serves `GET /metrics` in the text exposition format 0.0.4. To make the page, the thread asks the agent for its status, as a
 //! client of the control socket does. The thread uses a page for a second. The thread limits the connections, the memory and the time that
@@ -8,6 +8,7 @@ mod connect;
 mod edge;
 mod exposition;
 mod page;
+mod stage;
 #[cfg(test)]
 mod tests;
 mod tunnel;
@@ -31,6 +32,7 @@ use tokio::sync::Semaphore;
 pub use connect::{half_exposition, proxy_exposition};
 pub use edge::edge_exposition;
 pub use exposition::exposition;
+pub use stage::stage_exposition;
 pub use tunnel::tunnel_exposition;
 
 /// Maximum age of a page. Clients that ask more often get the same page again.

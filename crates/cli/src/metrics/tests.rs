@@ -12,6 +12,7 @@ use crate::control::{
     PeerStatus, RingStatus, RingsStatus, ServiceMode, ServiceStatus, StateSyncStatus, StringStatus,
     TakeoverStatus, TakeoverTotals, samples,
 };
+use crate::stage::StageStatus;
 
 const SUMS: TakeoverTotals = TakeoverTotals {
     takeovers: 20,
@@ -342,6 +343,30 @@ fn the_status_of_a_proxy_becomes_samples() {
         "steadfast_proxy_moves_total{outcome=\"failed\",service=\"web\"} 1",
         "steadfast_proxy_bytes_total{direction=\"sent\",service=\"web\"} 100",
         "steadfast_proxy_bytes_total{direction=\"received\",service=\"web\"} 200000",
+    ];
+    assert_lines(&page, &lines);
+}
+
+#[test]
+fn the_counts_of_a_stage_become_samples() {
+    let page = stage_exposition(&StageStatus {
+        application: "127.0.0.1:8080".parse().unwrap(),
+        connections: 1,
+        accepted: 2,
+        restored: 3,
+        kept: 4,
+        without_backup: 5,
+        not_exported: 6,
+        unanswered: 7,
+    });
+    let lines = [
+        "steadfast_stage_connections 1",
+        "steadfast_stage_connections_total{event=\"accepted\"} 2",
+        "steadfast_stage_connections_total{event=\"restored\"} 3",
+        "steadfast_stage_exports_total{outcome=\"kept\"} 4",
+        "steadfast_stage_exports_total{outcome=\"without_backup\"} 5",
+        "steadfast_stage_exports_total{outcome=\"failed\"} 6",
+        "steadfast_stage_unanswered_total 7",
     ];
     assert_lines(&page, &lines);
 }

@@ -279,6 +279,7 @@ impl StagedConnection {
     }
 
     fn on_application_failed(&mut self, error: &io::Error) {
+        count(&self.server.counts.unanswered);
         tracing::warn!(client = %self.address, %error, "the application does not answer; the client gets a 503");
         self.drop_application();
         self.stage.on_application_end(false);

@@ -10,11 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+pub use server::StageStatus;
 pub use settings::StageSettings;
 use socket2::{Domain, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
+use crate::metrics;
 use crate::stop::stopped;
 use connection::StagedConnection;
 use server::{ROOM_UNIT, StageCounts, StageServer, count};
@@ -68,6 +70,10 @@ async fn serve(settings: StageSettings) -> anyhow::Result<()> {
         counts: StageCounts::default(),
         settings,
     });
+    if let Some(listen) = server.settings.metrics {
+        let server = Arc::clone(&server);
+        metrics::serve(listen, move || Ok(metrics::stage_exposition(&server.status())))?;
+    }
     let mut accepting = Vec::new();
     for &address in &server.settings.listen {
         let listener = listen(address).with_context(|| format!("listening at {address}"))?;
@@ -88,6 +94,7 @@ async fn serve(settings: StageSettings) -> anyhow::Result<()> {
         kept,
         without_backup,
         not_exported,
+        unanswered,
     } = &server.counts;
     tracing::info!(
         in_order = ended.is_ok(),
@@ -96,6 +103,7 @@ async fn serve(settings: StageSettings) -> anyhow::Result<()> {
         ?kept,
         ?without_backup,
         ?not_exported,
+        ?unanswered,
         "stopped"
     );
     Ok(())

@@ -1,5 +1,6 @@
 //! What all connections of a stage share.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,6 +28,54 @@ pub struct StageCounts {
     pub kept: AtomicU64,
     pub without_backup: AtomicU64,
     pub not_exported: AtomicU64,
+    /// Requests whose reply did not come from the application.
+    pub unanswered: AtomicU64,
+}
+
+impl StageServer {
+    /// What the metrics say.
+    pub fn status(&self) -> StageStatus {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let StageCounts {
+            accepted,
+            restored,
+            kept,
+            without_backup,
+            not_exported,
+            unanswered,
+        } = &self.counts;
+        StageStatus {
+            application: self.settings.application,
+            connections: self.settings.connections_max - self.places.available_permits(),
+            accepted: of(accepted),
+            restored: of(restored),
+            kept: of(kept),
+            without_backup: of(without_backup),
+            not_exported: of(not_exported),
+            unanswered: of(unanswered),
+        }
+    }
+}
+
+/// The state of a stage, and what has happened since its start.
+#[derive(Clone, Debug)]
+pub struct StageStatus {
+    /// The application's address.
+    pub application: SocketAddr,
+    /// Connections that are open.
+    pub connections: usize,
+    /// Connections that were accepted.
+    pub accepted: u64,
+    /// Connections that went on from a point that the other node had exported.
+    pub restored: u64,
+    /// Points that the backup keeps.
+    pub kept: u64,
+    /// Points for which there was no backup.
+    pub without_backup: u64,
+    /// Attempts to export a point that failed.
+    pub not_exported: u64,
+    /// Requests that the application did not answer.
+    pub unanswered: u64,
 }
 
 /// Adds one.

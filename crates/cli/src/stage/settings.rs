@@ -30,6 +30,16 @@ pub struct StageFile {
     connect_ms: Option<u64>,
     linger_s: Option<u64>,
     stop_s: Option<u64>,
+    metrics: Option<StageMetrics>,
+}
+
+/// The table `metrics`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StageMetrics {
+    listen: SocketAddr,
+    #[serde(default)]
+    remote: bool,
 }
 
 /// `reexecute`: the name of a rule, or a list of methods.
@@ -69,6 +79,8 @@ pub struct StageSettings {
     pub linger: Duration,
     /// How long connections may last after SIGTERM.
     pub stop_time: Duration,
+    /// The address at which metrics are served. `None`: they are not served.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl StageSettings {
@@ -148,8 +160,19 @@ impl StageSettings {
                 .map(Duration::from_millis)?,
             linger: seconds("linger_s", file.linger_s, 5)?,
             stop_time: seconds("stop_s", file.stop_s, 30)?,
+            metrics: file.metrics.map(metrics).transpose()?,
         })
     }
+}
+
+fn metrics(StageMetrics { listen, remote }: StageMetrics) -> Result<SocketAddr, String> {
+    if remote || listen.ip().to_canonical().is_loopback() {
+        return Ok(listen);
+    }
+    Err(format!(
+        "metrics.listen: {listen} can be reached from other hosts, and metrics are given to whoever asks; allowed: a loopback address, or \
+         remote = true in the same table"
+    ))
 }
 
 /// Memory that one request and its reply may take, in bytes: the request, the reply twice, and the encoded point.
@@ -225,6 +248,11 @@ mod tests {
             ("reexecute = 'none'\n", "reexecute: is \"none\""),
             ("reexecute = ['get']\n", "reexecute: \"get\" is no method"),
             ("idle_ms = 4\n", "unknown field"),
+            (
+                "[metrics]\nlisten = '10.0.0.1:9464'\n",
+                "metrics.listen: 10.0.0.1:9464 can be reached",
+            ),
+            ("[metrics]\nport = 9464\n", "unknown field"),
         ] {
             let error = StageSettings::parse(&format!("{SMALLEST}{text}")).unwrap_err();
             assert!(error.contains(word), "{text}: {error}");
@@ -242,6 +270,8 @@ mod tests {
                 .contains("different families")
         );
         StageSettings::parse(&format!("{other}client_address = false\n")).unwrap();
+        let remote = format!("{SMALLEST}[metrics]\nlisten = '10.0.0.1:9464'\nremote = true\n");
+        assert!(StageSettings::parse(&remote).unwrap().metrics.is_some());
         let without = StageSettings::parse(&format!("{SMALLEST}snapshot_socket = ''\n")).unwrap();
         assert_eq!(without.snapshot_socket, None);
     }

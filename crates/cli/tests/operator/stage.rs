@@ -196,6 +196,30 @@ fn a_dead_application_leaves_a_503_which_a_client_that_sends_can_read() {
 }
 
 #[test]
+fn the_metrics_count_what_happens() {
+    let metrics = free_port();
+    let testbed = StageTestbed::new(&format!("[metrics]\nlisten = '{metrics}'\n"));
+    let mut client = testbed.client();
+    client.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    drop(testbed.accept()); // no reply
+    assert!(rest(client).starts_with("HTTP/1.1 503 "));
+    let until = Instant::now() + PATIENCE;
+    let has = |page: &str, line: &str| page.lines().any(|one| one == line);
+    loop {
+        let mut scrape = TcpStream::connect(metrics).unwrap();
+        scrape
+            .write_all(b"GET /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            .unwrap();
+        let page = rest(scrape);
+        if has(&page, "steadfast_stage_unanswered_total 1") && has(&page, "steadfast_stage_connections 0") {
+            return;
+        }
+        assert!(Instant::now() < until, "{page}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
 fn bad_input_is_answered_and_silence_is_bounded() {
     let testbed = StageTestbed::new("client_s = 1\nidle_s = 1\napplication_s = 1\n");
     for bad in [
