@@ -1,10 +1,11 @@
 //! Tests that each claim can fail: for each claim, a change of a scenario reverses the claim's result.
 
-use std::thread;
+use std::process::Command;
+use std::{env, fs, thread};
 
 use super::claims::{self, FigureClaimVerdict};
 use super::results::Results;
-use super::{catalogue, work};
+use super::{catalogue, shard, work};
 
 /// A change of a scenario: the scenario's name, a text in its file, the text's replacement, and the claims whose results the change
 /// reverses. After the change, a claim that is expected to hold does not hold, and a claim that is expected to differ holds.
@@ -35,6 +36,9 @@ const MODEST: &str = "{ delay = 0.025, rate_bits_per_s = 100_000 }]";
 const ALL_FAILOVERS: &str = "failovers = [0.05, 0.1, 0.2, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12]";
 const ALL_RECOVERIES: &str = "recoveries = [\"none\", \"lowest\"]";
 
+/// The sizes of snapshots in the scenario of moves.
+const ALL_SIZES: &str = "sizes_kb = [0, 1, 2, 4, 8, 12, 16, 64, 256, 1024, 16_384]";
+
 /// Claims that use only a part of a scenario's runs. The other runs are not played. An entry has a claim, a list in the scenario's file,
 /// and the shortened list.
 const SHORTENED: &[(&str, &str, &str)] = &[
@@ -49,6 +53,7 @@ const SHORTENED: &[(&str, &str, &str)] = &[
     ("19a", ALL_RECOVERIES, "recoveries = [\"none\"]"),
     ("19b", ALL_RECOVERIES, "recoveries = [\"none\"]"),
     ("19b", ALL_FAILOVERS, "failovers = [0.05, 0.1, 0.2, 0.5, 1, 1.5]"),
+    ("mtcp-6a", ALL_SIZES, "sizes_kb = [0]"),
 ];
 
 const CHANGES: &[ScenarioChange] = &[
@@ -618,8 +623,41 @@ fn play(name: &str, text: &str) -> Results {
     work::results(vec![(name.to_owned(), scenario)], 1, None, jobs).unwrap()
 }
 
-/// Makes all changes of the scenarios that `is_of` selects. `results` are these scenarios' results without a change.
-fn assert_claims_can_fail(mut results: Results, is_of: impl Fn(&str) -> bool) {
+/// As [`play`], on the kernel, with 20 moves instead of 200. The lab's own program plays, because it starts itself anew for some tasks, and
+/// a test program cannot do that.
+fn play_on_kernel(name: &str, text: &str) -> Results {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, out) = (
+        directory.path().join("changed.toml"),
+        directory.path().join("out"),
+    );
+    fs::write(&file, text.replace("moves = 200", "moves = 20")).unwrap();
+    let figure = catalogue::FIGURES
+        .iter()
+        .find(|figure| figure.scenario == name)
+        .unwrap();
+    let test = env::current_exe().unwrap();
+    let lab = test.ancestors().nth(2).unwrap().join("steadfast-lab"); // this test program is one directory deeper
+    let mut command = Command::new(&lab);
+    command.args(["figure", figure.name, "--seeds", "1", "--shard", "1/1"]);
+    command.arg("--scenario").arg(&file).arg("--out").arg(&out);
+    let done = command
+        .output()
+        .unwrap_or_else(|error| panic!("{}: {error}", lab.display()));
+    assert!(
+        done.status.success(),
+        "{name}: {}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+    shard::join(&[out]).unwrap().1
+}
+
+/// Makes all changes of the scenarios that `is_of` selects, and plays them. `results` are these scenarios' results without a change.
+fn assert_claims_can_fail(
+    mut results: Results,
+    play: impl Fn(&str, &str) -> Results,
+    is_of: impl Fn(&str) -> bool,
+) {
     let mut wrong = Vec::new();
     for (name, from, to, ids) in CHANGES.iter().filter(|(name, ..)| is_of(name)) {
         let text = catalogue::file(name).unwrap().text;
@@ -657,18 +695,26 @@ fn every_claim_has_a_change() {
 #[test]
 #[ignore = "long: plays a changed scenario for each claim about TCP"]
 fn every_claim_about_tcp_can_fail() {
-    assert_claims_can_fail(super::tests::results_of_tcp(), super::tests::is_about_tcp);
+    assert_claims_can_fail(super::tests::results_of_tcp(), play, super::tests::is_about_tcp);
 }
 
 #[test]
 #[ignore = "long: plays a changed scenario for each claim about SCTP"]
 fn every_claim_about_sctp_can_fail() {
-    assert_claims_can_fail(super::tests::results_of_sctp(), |name| name.starts_with("caro-"));
+    assert_claims_can_fail(super::tests::results_of_sctp(), play, |name| {
+        name.starts_with("caro-")
+    });
 }
 
 #[test]
-#[ignore = "long, and plays on the kernel: needs root, `steadfast` beside this test, and a quiet machine"]
+#[ignore = "long, and plays on the kernel: needs root, the lab's program and the daemon's beside this test's directory, and a quiet machine"]
 fn every_claim_about_sessions_can_fail() {
-    let results = super::tests::results_of(|name| name.starts_with("mtcp-"));
-    assert_claims_can_fail(results, |name| name.starts_with("mtcp-"));
+    let is_of = |name: &str| name.starts_with("mtcp-");
+    let mut results = Results::default();
+    for file in catalogue::FILES.iter().filter(|file| is_of(file.name)) {
+        results
+            .scenarios
+            .extend(play_on_kernel(file.name, file.text).scenarios);
+    }
+    assert_claims_can_fail(results, play_on_kernel, is_of);
 }
