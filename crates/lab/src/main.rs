@@ -78,6 +78,7 @@ enum LabCommand {
     Figure(figure::FigureOptions),
     Guide(guide::GuideOptions),
     Merge(figure::MergeOptions),
+    Migrate(sessions::migrate::MigrateOptions),
     #[command(name = "halr-memory")]
     EdgeMemory(edge_memory::EdgeMemoryOptions),
     Network(net::hold::NetworkOptions),
@@ -153,6 +154,7 @@ fn main() -> ExitCode {
         LabCommand::Flows => edge::flows::main().map(|()| LabOutcome::Held),
         LabCommand::Figure(options) => figure::run(&options),
         LabCommand::Merge(options) => figure::merge(&options),
+        LabCommand::Migrate(options) => run::run(&options),
         LabCommand::Replay(options) => swarm::replay(&options),
         LabCommand::Guide(options) => guide::run(&options),
         LabCommand::Swarm(options) => swarm::run(&options),

@@ -2,6 +2,7 @@
 //! client gets from servers that become slow (Sultan et al., "Migratory TCP", Figures 6 and 7).
 
 pub mod bench;
+pub mod migrate;
 pub mod moves;
 mod network;
 pub mod stream;

@@ -63,12 +63,19 @@ pub fn measure(
 ) -> Result<MovesMeasured> {
     let pause = Duration::from_secs_f64(cell.snapshot_bytes as f64 / SNAPSHOT_BYTES_PER_S).max(INTERVAL_MIN);
     let setting = SessionsSetting {
+        servers: 2,
         rtt: cell.rtt,
         far: cell.far,
         service: format!("transfer = \"{}\"", name(cell.transfer)),
-        server: ["-k", "1", "-s", &cell.snapshot_bytes.to_string()]
-            .map(str::to_owned)
-            .into(),
+        application: [
+            "stream_server.py",
+            "-k",
+            "1",
+            "-s",
+            &cell.snapshot_bytes.to_string(),
+        ]
+        .map(str::to_owned)
+        .into(),
     };
     let testbed = SessionsTestbed::start(run, daemon, &setting, teardown)?;
     let mut trips = (0..ROUND_TRIPS)

@@ -1,4 +1,4 @@
-//! A client's host and two servers' hosts at a switch. Each cable can have a delay.
+//! A client's host and up to three servers' hosts at a switch. Each cable can have a delay.
 
 use std::time::Duration;
 
@@ -11,33 +11,42 @@ use crate::net::{CableEnd, batch, cable};
 use crate::teardown::{Resource, Teardown};
 
 /// Addresses of the client's host and of the servers' hosts.
-pub const HOSTS: [&str; 3] = ["10.3.0.1", "10.3.0.2", "10.3.0.3"];
+pub const HOSTS: [&str; 4] = ["10.3.0.1", "10.3.0.2", "10.3.0.3", "10.3.0.4"];
+/// Names of these hosts.
+const NAMES: [&str; 4] = ["client", "a", "b", "c"];
 
 /// The network.
 pub struct SessionsNetwork {
-    /// The client's host, and the hosts of servers a and b.
-    pub hosts: [Netns; 3],
+    /// The client's host, and the servers' hosts.
+    pub hosts: Vec<Netns>,
     _emulators: Vec<Emulator>,
 }
 
 impl SessionsNetwork {
-    /// Builds the network of `run`. `rtt`: the round-trip time between any two hosts; zero: that of the cables. `far`: what this time is
+    /// Builds the network of `run`, with this number of servers. `rtt`: the round-trip time between any two hosts; zero: that of the cables. `far`: what this time is
     /// longer for server b.
     ///
     /// # Errors
     /// The step that failed.
-    pub fn build(run: &str, (rtt, far): (Duration, Duration), teardown: &Teardown) -> Result<Self> {
-        let names = ["client", "a", "b", "switch"].map(|name| format!("sf{run}-{name}"));
-        for name in &names {
+    pub fn build(
+        run: &str,
+        servers: usize,
+        (rtt, far): (Duration, Duration),
+        teardown: &Teardown,
+    ) -> Result<Self> {
+        let hosts = NAMES[..=servers].iter();
+        let names: Vec<_> = hosts.map(|name| format!("sf{run}-{name}")).collect();
+        let switch = &format!("sf{run}-switch");
+        let mut lines = Vec::new();
+        for name in names.iter().chain([switch]) {
             teardown.will_create(&Resource::Namespace(name.clone()))?;
+            lines.push(format!("netns add {name}"));
         }
-        let switch = &names[3];
-        let mut lines: Vec<_> = names.iter().map(|name| format!("netns add {name}")).collect();
         let mut at_switch = vec![
             "link add bridge type bridge".to_owned(),
             "link set bridge up".to_owned(),
         ];
-        for (number, name) in names[..3].iter().enumerate() {
+        for (number, name) in names.iter().enumerate() {
             let port = format!("h{number}");
             lines.push(cable(CableEnd::new(name, "eth0"), CableEnd::new(switch, &port)));
             at_switch.push(format!("link set {port} up"));
@@ -79,11 +88,13 @@ impl SessionsNetwork {
                 let ends = [format!("h{number}"), format!("e{number}")];
                 Emulator::join(&switch, [&ends[0], &ends[1]], [link.clone(), link], 1)
             };
-            (0..3).map(join).collect::<Result<_>>()?
+            (0..names.len()).map(join).collect::<Result<_>>()?
         };
-        let [client, a, b, _] = &names;
         Ok(Self {
-            hosts: [Netns::open(client)?, Netns::open(a)?, Netns::open(b)?],
+            hosts: names
+                .iter()
+                .map(|name| Netns::open(name))
+                .collect::<Result<_, _>>()?,
             _emulators: emulators,
         })
     }

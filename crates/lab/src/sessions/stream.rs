@@ -51,13 +51,14 @@ pub fn measure(
     daemon: &Path,
     teardown: &Teardown,
 ) -> Result<StreamMeasured> {
-    let mut server = vec!["-k".to_owned(), "1".to_owned(), "-s".to_owned()];
-    server.push(cell.snapshot_bytes.unwrap_or(0).to_string());
+    let mut application = ["stream_server.py", "-k", "1", "-s"].map(str::to_owned).to_vec();
+    application.push(cell.snapshot_bytes.unwrap_or(0).to_string());
     if let Some(fast) = cell.fast_bytes {
-        server.extend(["-d".to_owned(), fast.to_string()]);
+        application.extend(["-d".to_owned(), fast.to_string()]);
     }
     let sample = INTERVAL.as_millis();
     let setting = SessionsSetting {
+        servers: 2,
         rtt: Duration::ZERO,
         far: Duration::ZERO,
         service: format!(
@@ -65,7 +66,7 @@ pub fn measure(
             cell.strikes,
             4 * sample
         ),
-        server,
+        application,
     };
     let testbed = SessionsTestbed::start(run, daemon, &setting, teardown)?;
     let mut client = match cell.snapshot_bytes {

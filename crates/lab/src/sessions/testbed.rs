@@ -1,4 +1,4 @@
-//! The programs: `steadfast connect` on the client's host, and `steadfast accept` beside the streaming server of `bindings/` on the others.
+//! The programs: `steadfast connect` on the client's host, and `steadfast accept` beside an application on the others.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -14,32 +14,36 @@ use crate::process::LoggedProcess;
 use crate::teardown::Teardown;
 
 const STREAM_SERVER: &str = include_str!("../../../../bindings/python/examples/stream_server.py");
+const FILE_SERVER: &str = include_str!("../../../../bindings/python/examples/file_server.py");
+const UPLOAD_SERVER: &str = include_str!("upload_server.py");
 const TCP_SERVER: &str = include_str!("../../../../bindings/python/examples/tcp_server.py");
 const SNAPSHOTS: &str = include_str!("../../../../bindings/python/steadfast.py");
 
 /// Port at which servers accept sessions, and that of the application.
 const PORTS: [u16; 2] = [7443, 7000];
 /// Where client programs connect.
-const CLIENTS: &str = "127.0.0.1:8080";
+pub const CLIENTS: &str = "127.0.0.1:8080";
 /// Time limit for a program to be ready.
 const READY: Duration = Duration::from_secs(20);
 /// Time limit for the client's next bytes.
 const DATA_MAX: Duration = Duration::from_secs(30);
 
-/// Names of the servers.
-pub const SERVERS: [&str; 2] = ["a", "b"];
+/// Names of the servers. A testbed has the first ones.
+pub const SERVERS: [&str; 3] = ["a", "b", "c"];
 
 /// What the programs are told.
 #[derive(Clone, Debug)]
 pub struct SessionsSetting {
+    /// Number of servers.
+    pub servers: usize,
     /// The round-trip time between any two hosts; zero: that of the cables.
     pub rtt: Duration,
     /// What this time is longer for server b.
     pub far: Duration,
     /// Further lines of the proxy's service.
     pub service: String,
-    /// Options of the streaming server.
-    pub server: Vec<String>,
+    /// The application: its script, and the script's options.
+    pub application: Vec<String>,
 }
 
 /// The running programs.
@@ -49,6 +53,15 @@ pub struct SessionsTestbed {
     daemon: PathBuf,
     proxy: LoggedProcess,
     _servers: Vec<LoggedProcess>,
+}
+
+/// A move of the session.
+#[derive(Clone, Debug)]
+pub struct SessionMove {
+    /// Time from the request at the proxy until data could be exchanged again.
+    pub took: Duration,
+    /// The new owner.
+    pub to: String,
 }
 
 /// One attempt to move the session.
@@ -69,7 +82,7 @@ impl SessionsTestbed {
         setting: &SessionsSetting,
         teardown: &Teardown,
     ) -> Result<Self> {
-        let network = SessionsNetwork::build(name, (setting.rtt, setting.far), teardown)?;
+        let network = SessionsNetwork::build(name, setting.servers, (setting.rtt, setting.far), teardown)?;
         let directory = directory.join(name);
         fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
         let write = |name: &str, text: &str| -> Result<PathBuf> {
@@ -78,13 +91,20 @@ impl SessionsTestbed {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
             Ok(path)
         };
-        write("stream_server.py", STREAM_SERVER)?;
-        write("tcp_server.py", TCP_SERVER)?;
-        write("steadfast.py", SNAPSHOTS)?;
+        for (script, text) in [
+            ("stream_server.py", STREAM_SERVER),
+            ("file_server.py", FILE_SERVER),
+            ("upload_server.py", UPLOAD_SERVER),
+            ("tcp_server.py", TCP_SERVER),
+            ("steadfast.py", SNAPSHOTS),
+        ] {
+            write(script, text)?;
+        }
         let key = write("key", &"7".repeat(64))?;
         let [accept, application] = PORTS;
         let mut servers = Vec::new();
-        for (place, server) in SERVERS.iter().enumerate() {
+        let (names, addresses) = (&SERVERS[..setting.servers], &HOSTS[1..=setting.servers]);
+        for (place, server) in names.iter().enumerate() {
             let host = &network.hosts[place + 1];
             let exports = directory.join(format!("{server}.exports"));
             let mut text = format!(
@@ -94,22 +114,21 @@ impl SessionsTestbed {
                 directory.join(format!("{server}.state")),
                 HOSTS[place + 1],
             );
-            for (name, address) in SERVERS.iter().zip(&HOSTS[1..]) {
+            for (name, address) in names.iter().zip(addresses) {
                 text += &format!("[[server]]\nname = \"{name}\"\naddress = \"{address}:{accept}\"\n");
             }
             let file = write(&format!("{server}.toml"), &text)?;
             let mut half = host.command(daemon)?;
             half.args(["accept", "--config"]).arg(&file);
             servers.push(started(&format!("half-{server}"), half, &directory)?);
-            let mut stream = host.command("python3")?;
-            stream
-                .arg(directory.join("stream_server.py"))
-                .args(&setting.server);
-            stream.arg(format!("{}:{application}", HOSTS[place + 1]));
-            stream.env("STEADFAST_SNAPSHOTS", &exports);
-            servers.push(started(&format!("stream-{server}"), stream, &directory)?);
+            let mut python = host.command("python3")?;
+            let (script, options) = setting.application.split_first().context("the application")?;
+            python.arg(directory.join(script)).args(options);
+            python.arg(format!("{}:{application}", HOSTS[place + 1]));
+            python.env("STEADFAST_SNAPSHOTS", &exports);
+            servers.push(started(&format!("application-{server}"), python, &directory)?);
         }
-        let addresses: Vec<_> = HOSTS[1..]
+        let addresses: Vec<_> = addresses
             .iter()
             .map(|host| format!("\"{host}:{accept}\""))
             .collect();
@@ -138,6 +157,14 @@ impl SessionsTestbed {
     /// If the proxy does not accept it.
     pub fn connect(&self) -> Result<SessionsClient> {
         self.connect_to(CLIENTS)
+    }
+
+    /// A command on the client's host.
+    ///
+    /// # Errors
+    /// If the host's namespace cannot be used.
+    pub fn client_command(&self, program: &str) -> Result<std::process::Command> {
+        Ok(self.network.hosts[0].command(program)?)
     }
 
     /// A connection to the application of the first server, without a session.
@@ -174,30 +201,40 @@ impl SessionsTestbed {
     /// If the command could not be run.
     pub fn migrate(&self, to: &str) -> Result<MoveAttempt> {
         let before = self.moves().len();
-        let mut command = self.network.hosts[0].command(&self.daemon)?;
-        command.args(["migrate", "lab", "--to", to, "--json", "--config"]);
-        let output = command.arg(self.directory.join("proxy.toml")).output()?;
-        let moves = self.moves();
-        let took = match &moves[before..] {
-            [took] if output.status.success() => Some(*took),
+        self.order(to)?;
+        let took = match &self.moves()[before..] {
+            [one] if one.to == to => Some(one.took),
             _ => None,
         };
         Ok(MoveAttempt { took })
     }
 
-    /// The times of all moves so far, by the proxy's log.
-    pub fn moves(&self) -> Vec<Duration> {
+    /// Gives the operator's command to move the session to this server, and waits for its end. The session may move elsewhere on its way.
+    ///
+    /// # Errors
+    /// If the command could not be run.
+    pub fn order(&self, to: &str) -> Result<()> {
+        let mut command = self.network.hosts[0].command(&self.daemon)?;
+        command.args(["migrate", "lab", "--to", to, "--json", "--config"]);
+        command.arg(self.directory.join("proxy.toml")).output()?;
+        Ok(())
+    }
+
+    /// All moves so far, by the proxy's log.
+    pub fn moves(&self) -> Vec<SessionMove> {
         let log = self.proxy.output();
         let moved = log.lines().filter(|line| line.contains("a session has moved"));
-        let took = |line: &str| {
-            line.split("took_us=")
-                .nth(1)?
-                .split_whitespace()
-                .next()?
-                .parse()
-                .ok()
+        let field = |line: &str, name: &str| {
+            let value = line.split(name).nth(1)?.split_whitespace().next()?;
+            Some(value.trim_matches('"').to_owned())
         };
-        moved.filter_map(took).map(Duration::from_micros).collect()
+        let read = |line: &str| {
+            Some(SessionMove {
+                took: Duration::from_micros(field(line, "took_us=")?.parse().ok()?),
+                to: field(line, " to=")?,
+            })
+        };
+        moved.filter_map(read).collect()
     }
 }
 
@@ -231,10 +268,22 @@ impl SessionsClient {
     pub fn read(&mut self, at: u64) -> Result<u64> {
         let mut buffer = [0; 16 << 10];
         let count = self.stream.read(&mut buffer).context("the stream")?;
-        let is_expected = |(byte, at): (&u8, u64)| u64::from(*byte) == (at * 31 + 7) % 251;
-        let is_right = buffer[..count].iter().zip(at..).all(is_expected);
-        ensure!(is_right, "the stream's bytes from {at} on are others");
+        ensure!(
+            Self::is_stream(at, &buffer[..count]),
+            "the stream's bytes from {at} on are others"
+        );
         Ok(count as u64)
+    }
+
+    /// Whether the streaming server sends these bytes from `at` on.
+    pub fn is_stream(at: u64, bytes: &[u8]) -> bool {
+        let is_expected = |(byte, at): (&u8, u64)| u64::from(*byte) == (at * 31 + 7) % 251;
+        bytes.iter().zip(at..).all(is_expected)
+    }
+
+    /// The connection itself.
+    pub fn into_stream(self) -> TcpStream {
+        self.stream
     }
 
     /// The same connection, for another thread.
