@@ -93,8 +93,9 @@ impl RoundsRun<'_> {
         } else {
             1 - self.primary
         };
+        let kept = self.testbed.status(1 - node).map_or(0, |status| status.kept());
         let fault_at = inject(&self.testbed, self.options, CrashTarget::of(node))?;
-        let handed_over_at = self.hand_over_behind(node)?;
+        let handed_over_at = self.hand_over_behind(node, kept)?;
         let (testbed, problems) = (&self.testbed, &mut self.problems);
         let (takeovers, taken_over) = if was_primary {
             survive(testbed, 1 - node, fault_at, false, problems)?
@@ -141,13 +142,15 @@ impl RoundsRun<'_> {
     }
 
     /// With fault `migrate`: the connections have moved from `node` to its backup, which relays them and is still the wire. Lets the service
-    /// follow them, so that they are protected again and can move back. Returns the time just before the order.
-    fn hand_over_behind(&mut self, node: usize) -> Result<Option<Instant>> {
+    /// follow them, so that they are protected again and can move back. `kept`: number of connections
+    /// that the backup's keeper had received before. Returns the time just before the order.
+    fn hand_over_behind(&mut self, node: usize, kept: u64) -> Result<Option<Instant>> {
         if self.options.fault != CrashFault::Migrate {
             return Ok(None);
         }
-        let relays = |status: &ReportedStatus| status.kept() > 0;
-        let what = "relay the connections that have moved";
+        let kept = kept + u64::from(self.options.connections);
+        let relays = |status: &ReportedStatus| status.kept() >= kept;
+        let what = "relay all connections, which were to move";
         self.testbed
             .wait_for(1 - node, what, relays, &mut self.problems)?;
         std::thread::sleep(ALONE);
