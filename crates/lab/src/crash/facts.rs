@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::random::RandomReplies;
 use crate::client::ClientReport;
-use crate::clock::{ClockOffset, as_nanos};
+use crate::clock::{ClockOffset, as_nanos, as_optional_nanos};
 use crate::node::{AtLimitOption, ReportedConnection, ReportedTakeover};
 use crate::pair::aftermath::Aftermath;
 use crate::pair::expect::BACKUP;
@@ -136,6 +136,9 @@ pub struct CrashRound {
     /// When the fault happened.
     #[serde(serialize_with = "as_nanos")]
     pub fault_at: Instant,
+    /// With fault `migrate`: when the service was ordered to follow its connections.
+    #[serde(serialize_with = "as_optional_nanos")]
+    pub handed_over_at: Option<Instant>,
     /// The survivor's takeovers in this round.
     pub takeovers: Vec<ReportedTakeover>,
     /// The survivor's connections after the takeovers.

@@ -75,7 +75,7 @@ impl RoundReport {
     pub fn line(&self) -> String {
         let ms = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"));
         format!(
-            "round {}: {} ({}) failed, stall max {} ms; back: wire again after {} ms, all protected after {} ms, \
+            "round {}: fault at {} ({}), stall max {} ms; back: wire again after {} ms, all protected after {} ms, \
              longest gap {} ms (before the fault: {} ms)",
             self.round,
             self.node,
@@ -104,7 +104,8 @@ fn durations(facts: &RunFacts, index: usize, round: &CrashRound) -> Durations {
         fault_free_gap: felt.waits(before).collect(),
         ..Durations::default()
     };
-    if round.was_primary {
+    // Connections that have moved are not taken over when the service follows them.
+    if round.was_primary && round.handed_over_at.is_none() {
         let cause = TakeoverCause {
             deadly_at: round.fault_at,
             told: fault,

@@ -5,19 +5,20 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use proto::Instant;
 
 use super::facts::{CrashRound, RunFacts};
 use super::play::{FAULT_MARGIN, STALL_WINDOW, wait_for_moment};
 use super::random::RandomReplies;
 use crate::client::{ClientOrder, ClientProcess};
 use crate::clock::{ClockOffset, monotonic};
-use crate::judge::NodeChange;
+use crate::judge::{Expectations, NodeChange};
 use crate::node::ReportedStatus;
 use crate::pair::aftermath::Aftermath;
 use crate::pair::clients::{begin, finish, measure};
-use crate::pair::expect::{BACKUP, lost_at, of_service};
+use crate::pair::expect::{BACKUP, lost_at, of_service, speaking};
 use crate::pair::fault::{CrashFault, CrashTarget};
-use crate::pair::inject::inject;
+use crate::pair::inject::{by_plan, inject};
 use crate::pair::integration::Integration;
 use crate::pair::judged::JudgedRun;
 use crate::pair::survive::{flapping, survive};
@@ -92,7 +93,9 @@ impl RoundsRun<'_> {
         } else {
             1 - self.primary
         };
+        let kept = self.testbed.status(1 - node).map_or(0, |status| status.kept());
         let fault_at = inject(&self.testbed, self.options, CrashTarget::of(node))?;
+        let handed_over_at = self.hand_over_behind(node, kept)?;
         let (testbed, problems) = (&self.testbed, &mut self.problems);
         let (takeovers, taken_over) = if was_primary {
             survive(testbed, 1 - node, fault_at, false, problems)?
@@ -104,7 +107,10 @@ impl RoundsRun<'_> {
         std::thread::sleep(ALONE);
         self.problems.extend(self.testbed.greet()?);
         run.step(&format!("round {number}: return"));
-        let mut integration = Integration::new(node, monotonic());
+        // A node that hands its service over becomes the wire at once.
+        let is_handover = self.options.fault == CrashFault::Handover;
+        let became_wire = handed_over_at.or(is_handover.then_some(fault_at));
+        let mut integration = Integration::new(node, became_wire.unwrap_or_else(monotonic));
         bring_back(&mut self.testbed, self.options, node)?;
         let damping = if self.options.fault.cuts_path() {
             DAMPING_MAX
@@ -127,11 +133,28 @@ impl RoundsRun<'_> {
             node,
             was_primary,
             fault_at,
+            handed_over_at,
             takeovers,
             taken_over,
             integration,
         });
         Ok(())
+    }
+
+    /// With fault `migrate`: the connections have moved from `node` to its backup, which relays them and is still the wire. Lets the service
+    /// follow them, so that they are protected again and can move back. `kept`: number of connections
+    /// that the backup's keeper had received before. Returns the time just before the order.
+    fn hand_over_behind(&mut self, node: usize, kept: u64) -> Result<Option<Instant>> {
+        if self.options.fault != CrashFault::Migrate {
+            return Ok(None);
+        }
+        let kept = kept + u64::from(self.options.connections);
+        let relays = |status: &ReportedStatus| status.kept() >= kept;
+        let what = "relay all connections, which were to move";
+        self.testbed
+            .wait_for(1 - node, what, relays, &mut self.problems)?;
+        std::thread::sleep(ALONE);
+        by_plan(&self.testbed, CrashFault::Handover, node).map(Some)
     }
 
     /// Lets the clients finish, and judges the captures.
@@ -160,7 +183,14 @@ impl RoundsRun<'_> {
         let random = random.transpose()?;
         let at = |round: &CrashRound| clock.realtime_ns(round.fault_at);
         let deadly = rounds.iter().filter(|round| round.was_primary);
-        let expected = of_service(options, deadly.map(at).collect());
+        let may_speak_from = deadly.flat_map(|round| {
+            let handed_over_at = round.handed_over_at.map(|at| clock.realtime_ns(at));
+            [at(round)].into_iter().chain(handed_over_at)
+        });
+        let expected = Expectations {
+            speaking: speaking(options),
+            ..of_service(options, may_speak_from.collect())
+        };
         let changes = rounds.iter().flat_map(|round| {
             let lost = (!round.was_primary).then(|| NodeChange::Lost {
                 node: round.node,
@@ -205,7 +235,7 @@ fn bring_back(testbed: &mut Testbed, options: &PairOptions, index: usize) -> Res
             testbed.agent_mut(index)?.wait_stopped()?;
             testbed.start_agent(index)
         }
-        CrashFault::Handover => Ok(()),
+        CrashFault::Handover | CrashFault::Migrate => Ok(()),
         CrashFault::Drain => testbed.order(index, &["drain", &testbed.pair.names[index], "--off"]),
         _ => {
             reboot::boot(testbed, index)?;

@@ -93,8 +93,8 @@ impl VoiceTracker {
         }
     }
 
-    /// The periods in which one node spoke, in order of time. With [`Speaking::ForEachConnection`], each node has at most one period, which
-    /// begins with its first segment.
+    /// The periods in which one node spoke, in order of time. With [`Speaking::ForEachConnection`], a node's period begins
+    /// with its first segment, or when a connection moves to it after another one has moved away.
     pub fn into_reigns(self) -> Vec<Reign> {
         self.reigns
     }
@@ -129,8 +129,14 @@ impl VoiceTracker {
                 role_changes_used: changes,
             };
         }
+        let has_moved = self
+            .last
+            .insert(client, node)
+            .is_some_and(|before| before != node);
+        let is_other = self.reigns.last().is_none_or(|reign| reign.node != node);
         let is_new = match key {
-            None => self.reigns.last().is_none_or(|reign| reign.node != node),
+            None => is_other,
+            Some(_) if has_moved => is_other,
             Some(_) => self.reigns.iter().all(|reign| reign.node != node),
         };
         if is_new {
@@ -140,11 +146,7 @@ impl VoiceTracker {
                 taken_over: 0,
             });
         }
-        if self
-            .last
-            .insert(client, node)
-            .is_some_and(|before| before != node)
-        {
+        if has_moved {
             self.taken_over.insert(client);
             if let Some(reign) = self.reigns.iter_mut().rev().find(|reign| reign.node == node) {
                 reign.taken_over += 1;

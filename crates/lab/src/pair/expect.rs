@@ -15,17 +15,21 @@ pub const BACKUP: usize = 1;
 
 /// The judge's expectations of `aftermath`. They leave open which node is the wire; see [`changes`].
 pub fn expectations(options: &PairOptions, aftermath: &Aftermath, clock: ClockOffset) -> Expectations {
-    let speaking = match options.fault {
+    let deadly = aftermath.moved_at.into_iter().chain(aftermath.deadly_at);
+    Expectations {
+        speaking: speaking(options),
+        ..of_service(options, deadly.map(|at| clock.realtime_ns(at)).collect())
+    }
+}
+
+/// Whether all connections change their node at once.
+pub fn speaking(options: &PairOptions) -> Speaking {
+    match options.fault {
         // The sockets of a dying process are closed one after the other.
         CrashFault::CrashWorker | CrashFault::KillServer => Speaking::ForEachConnection,
         CrashFault::Migrate => Speaking::ForEachConnection, // the service's other connections stay
         _ if options.then_kill_server => Speaking::ForEachConnection,
         _ => Speaking::ForAll,
-    };
-    let deadly = aftermath.moved_at.into_iter().chain(aftermath.deadly_at);
-    Expectations {
-        speaking,
-        ..of_service(options, deadly.map(|at| clock.realtime_ns(at)).collect())
     }
 }
 

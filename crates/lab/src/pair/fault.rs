@@ -178,7 +178,7 @@ impl CrashFault {
         matches!(self, Self::Upgrade | Self::UpgradeAfterTakeover)
     }
 
-    /// Whether the fault can be repeated in rounds: a node is gone, and comes back.
+    /// Whether the fault can be repeated in rounds: a node is gone, and comes back, or the nodes change places.
     pub fn has_rounds(self) -> bool {
         matches!(
             self,
@@ -189,6 +189,7 @@ impl CrashFault {
                 | Self::CutServicePath
                 | Self::Stop
                 | Self::Handover
+                | Self::Migrate
                 | Self::Drain
         )
     }

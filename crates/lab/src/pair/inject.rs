@@ -68,7 +68,7 @@ pub fn inject(testbed: &Testbed, options: &PairOptions, target: CrashTarget) -> 
             Ok(moment)
         }
         CrashFault::Handover | CrashFault::Drain => by_plan(testbed, options.fault, first),
-        CrashFault::Migrate => migrate(testbed),
+        CrashFault::Migrate => migrate(testbed, first),
         CrashFault::FlushTc => flush_tc(testbed, target),
     }
 }
@@ -119,14 +119,16 @@ pub fn by_plan(testbed: &Testbed, fault: CrashFault, index: usize) -> Result<Ins
     Ok(moment)
 }
 
-/// Orders all connections to move from the primary to the backup, and waits until they have. Returns the time just before the order.
+/// Orders all connections to move from the primary, node `index`, to the backup, and waits until they have. Returns the time just before the
+/// order.
 ///
 /// # Errors
 /// If the command fails, or if a connection stays.
-fn migrate(testbed: &Testbed) -> Result<Instant> {
-    let (service, [from, to]) = (&testbed.pair.service_name, &testbed.pair.names);
+fn migrate(testbed: &Testbed, index: usize) -> Result<Instant> {
+    let (service, names) = (&testbed.pair.service_name, &testbed.pair.names);
+    let (from, to) = (&names[index], &names[1 - index]);
     let moment = monotonic();
-    testbed.order(0, &["migrate", service, "--to", to, "--node", from])?;
+    testbed.order(index, &["migrate", service, "--to", to, "--node", from])?;
     Ok(moment)
 }
 

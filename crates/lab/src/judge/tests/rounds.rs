@@ -112,6 +112,27 @@ fn a_node_that_returns_becomes_the_wire_and_takes_over_in_its_turn() {
     assert_eq!(verdict.connections_taken_over, 1);
 }
 
+/// A connection that moves back begins a period of its own, so that each move is counted.
+#[test]
+fn a_connection_that_moves_back_is_counted_again() {
+    let mut rounds = SyntheticRounds::new();
+    rounds.becomes_wire();
+    let fault = rounds.run.fault();
+    rounds.service(FROM_A, b"xyz");
+    let expected = Expectations {
+        speaking: Speaking::ForEachConnection,
+        ..rounds.expected(Some(fault))
+    };
+    let verdict = rounds.run.judge(&expected);
+    assert!(verdict.holds(), "{verdict:#?}");
+    let moved: Vec<_> = verdict
+        .reigns
+        .iter()
+        .map(|one| (one.node, one.taken_over))
+        .collect();
+    assert_eq!(moved, [(0, 0), (1, 1), (0, 1)]);
+}
+
 /// A new wire may announce the VIP late, so that clients' packets still bypass it. All output must go through the new wire from its first
 /// forwarded segment on. All input must go through the new wire as soon as the router has sent a client's packet to this wire. 20 ms
 /// (`Highest::OVERTAKING_NS`) are added to each of these times.
