@@ -84,8 +84,11 @@ impl OrderPlayback {
         }
     }
 
-    /// The next bytes of the record.
+    /// The next bytes of the record. After the record's end, or after the server went on without it, they are ignored.
     pub fn feed(&mut self, bytes: &[u8]) {
+        if self.has_ended {
+            return;
+        }
         self.received.drain(..self.decoded);
         self.decoded = 0;
         self.received.extend(bytes);

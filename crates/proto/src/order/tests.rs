@@ -190,6 +190,12 @@ fn a_record_that_cannot_be_followed_is_left() {
     assert_eq!(alone.step(READ), Ok(OrderStep::Event(read(1))));
     alone.cannot_follow();
     assert_eq!(alone.step(READ), Ok(OrderStep::Live));
+    alone.feed(&record(&[read(3)]));
+    assert_eq!(
+        alone.step(READ),
+        Ok(OrderStep::Live),
+        "it never returns to the record"
+    );
     assert_eq!(alone.counts().divergences, 1);
 }
 
