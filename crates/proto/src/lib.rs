@@ -25,6 +25,7 @@ pub mod learn;
 pub mod migration;
 pub mod node;
 pub mod older;
+pub mod order;
 pub mod orphans;
 pub mod packet;
 pub mod path;

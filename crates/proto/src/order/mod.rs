@@ -1,0 +1,22 @@
+//! Recorded order (docs/recorded-order.md): what a server on the primary learnt in which order, so that the same server on the backup
+//! learns the same in the same order.
+//!
+//! ```text
+//!   server ── calls ──▶ OrderRecorder ── record, a stream of bytes ──▶ OrderPlayback ◀── calls ── server
+//!   (primary)                         ◀── receipts ───                               (backup)
+//! ```
+//!
+//! The record has no data of connections, because the backup has the log of their input. It has the sizes of reads, the order of all
+//! calls, and the results of calls that differ from machine to machine.
+
+mod encoding;
+mod event;
+mod playback;
+mod recorder;
+#[cfg(test)]
+mod tests;
+
+pub use self::encoding::{BadRecord, OrderDecoder, OrderEncoder};
+pub use self::event::{CLOCKS, OrderCall, OrderEvent, Outcome, RANDOM_MAX, Source};
+pub use self::playback::{OnDivergence, OrderCounts, OrderPlayback, OrderStep};
+pub use self::recorder::OrderRecorder;
