@@ -78,7 +78,7 @@ enum LabCommand {
     Figure(figure::FigureOptions),
     Guide(guide::GuideOptions),
     Merge(figure::MergeOptions),
-    Migrate(sessions::migrate::MigrateOptions),
+    Migrate(sessions::migrate::SessionMigrationOptions),
     #[command(name = "halr-memory")]
     EdgeMemory(edge_memory::EdgeMemoryOptions),
     Network(net::hold::NetworkOptions),

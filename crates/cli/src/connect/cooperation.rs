@@ -6,13 +6,15 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 use proto::session::certificate::{CertificateKey, SessionId};
 use proto::session::frame::{CooperationFrame, SessionBundle};
-use tokio::sync::mpsc::Receiver;
+use tokio::sync::mpsc::{Receiver, channel};
 
 use super::link::{LinkFrame, LinkReader, LinkWriter};
 use super::pool::SpareLinks;
 
 /// Time for an answer of another server.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Number of messages to another server that wait for their answers.
+const UNANSWERED_MAX: usize = 64;
 /// Pause after a failure to reach another server.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -44,6 +46,39 @@ impl ServerLink {
             .await
             .context("no answer in time")?
     }
+
+    /// Sends `first`, then the messages of the queue until it ends. The answers come in the same order. No message waits for the answer to the
+    /// one before: otherwise, snapshots that an application makes faster than one per round trip would come later and later.
+    async fn push(
+        self,
+        first: CooperationFrame,
+        queue: &mut Receiver<CooperationFrame>,
+        kept: &impl Fn(&CooperationFrame),
+    ) -> anyhow::Result<()> {
+        let Self { mut reader, mut writer } = self;
+        let (sent, mut unanswered) = channel(UNANSWERED_MAX);
+        let write = async move {
+            let mut next = Some(first);
+            while let Some(message) = next {
+                sent.send(message.clone()).await?; // before it is written, because the time for its answer begins now
+                writer.write(&LinkFrame::Cooperation(message)).await?;
+                next = queue.recv().await;
+            }
+            anyhow::Ok(())
+        };
+        let read = async {
+            while let Some(message) = unanswered.recv().await {
+                let answer = tokio::time::timeout(ANSWER_MAX, reader.read()).await;
+                match answer.context("no answer in time")?? {
+                    LinkFrame::Cooperation(CooperationFrame::Kept) => kept(&message),
+                    LinkFrame::Cooperation(_) => {}
+                    LinkFrame::Client(_) | LinkFrame::Server(_) => bail!("not an answer"),
+                }
+            }
+            anyhow::Ok(())
+        };
+        tokio::try_join!(write, read).map(drop)
+    }
 }
 
 /// Fetches a session's state from its owner.
@@ -65,7 +100,7 @@ pub async fn fetch(
     }
 }
 
-/// Sends the messages of the queue to another server, one after another. `kept` is told which of them the server has confirmed.
+/// Sends the messages of the queue to another server. `kept` is told which of them the server has confirmed.
 pub async fn push_all(
     pool: SpareLinks,
     to: SocketAddr,
@@ -73,26 +108,14 @@ pub async fn push_all(
     mut queue: Receiver<CooperationFrame>,
     kept: impl Fn(&CooperationFrame),
 ) {
-    let mut link = None;
-    while let Some(message) = queue.recv().await {
-        if link.is_none() {
-            match ServerLink::open(&pool, to, &key).await {
-                Ok(open) => link = Some(open),
-                Err(error) => {
-                    tracing::debug!(server = %to, error = format!("{error:#}"), "a snapshot is not pushed");
-                    tokio::time::sleep(PAUSE).await;
-                    continue; // a later snapshot replaces this one
-                }
-            }
-        }
-        let Some(open) = &mut link else { continue };
-        match open.ask(message.clone()).await {
-            Ok(CooperationFrame::Kept) => kept(&message),
-            Ok(_) => {}
-            Err(error) => {
-                tracing::debug!(server = %to, error = format!("{error:#}"), "the link for snapshots is lost");
-                link = None;
-            }
+    while let Some(first) = queue.recv().await {
+        let pushed = match ServerLink::open(&pool, to, &key).await {
+            Ok(link) => link.push(first, &mut queue, &kept).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = pushed {
+            tracing::debug!(server = %to, error = format!("{error:#}"), "snapshots are not pushed"); // later ones replace them
+            tokio::time::sleep(PAUSE).await;
         }
     }
 }

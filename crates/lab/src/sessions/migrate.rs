@@ -45,7 +45,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Each has one connection, through `steadfast connect`. Each session moves to one of the other two servers, as often as --moves says, by
 /// the operator's command. The servers export their states (policy `snapshot`'s library). Each byte must arrive exactly once.
 #[derive(Clone, Debug, Args)]
-pub struct MigrateOptions {
+pub struct SessionMigrationOptions {
     /// Only this workload; default: all.
     #[arg(long, value_enum)]
     workload: Option<SessionWorkload>,
@@ -115,7 +115,7 @@ struct MigratedSession {
     violations: Vec<String>,
 }
 
-impl Lab for MigrateOptions {
+impl Lab for SessionMigrationOptions {
     type Part = SessionWorkload;
     type Findings = MigrateFindings;
 
@@ -198,7 +198,7 @@ impl LabFindings for MigrateFindings {
     }
 }
 
-impl MigrateOptions {
+impl SessionMigrationOptions {
     fn play_session(&self, workload: SessionWorkload, run: &LabRun<'_>) -> Result<MigratedSession> {
         run.step("set up");
         let total = u64::from(self.moves + 1) * workload.step() + TAIL;
@@ -215,7 +215,7 @@ impl MigrateOptions {
         let daemon = self.run.daemon.path()?;
         let testbed = SessionsTestbed::start((&run.name, &run.directory), &daemon, &setting, run.teardown)?;
         let flow = Arc::new(Flow::default());
-        let transfer = Transfer {
+        let transfer = SessionTransfer {
             workload,
             seed: run.seed,
             total,
@@ -309,7 +309,7 @@ struct Flow {
 }
 
 /// One transfer.
-struct Transfer {
+struct SessionTransfer {
     workload: SessionWorkload,
     seed: u64,
     total: u64,
@@ -340,7 +340,7 @@ struct TransferOutcome {
     violations: Vec<String>,
 }
 
-impl Transfer {
+impl SessionTransfer {
     fn start(self, testbed: &SessionsTestbed) -> Result<TransferClient> {
         let workload = self.workload;
         let mut curl = testbed.client_command("curl")?;
