@@ -55,7 +55,10 @@ impl ServerLink {
         queue: &mut Receiver<CooperationFrame>,
         kept: &impl Fn(&CooperationFrame),
     ) -> anyhow::Result<()> {
-        let Self { mut reader, mut writer } = self;
+        let Self {
+            mut reader,
+            mut writer,
+        } = self;
         let (sent, mut unanswered) = channel(UNANSWERED_MAX);
         let write = async move {
             let mut next = Some(first);

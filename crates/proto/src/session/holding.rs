@@ -53,7 +53,8 @@ impl HeldSnapshots {
             return false; // a later owner has pushed already
         }
         let before: usize = held.snapshots.iter().map(|old| old.state.len()).sum();
-        held.snapshots.retain(|old| old.number >= point);
+        held.snapshots
+            .retain(|old| old.number >= point && old.number != snapshot.number);
         let kept: usize = held.snapshots.iter().map(|old| old.state.len()).sum();
         self.bytes -= before - kept;
         (held.epoch, held.pushed_at) = (epoch, now);
@@ -122,6 +123,15 @@ mod tests {
             output: Offset(number),
             state: vec![0; size].into(),
         }
+    }
+
+    #[test]
+    fn a_snapshot_that_comes_again_takes_no_more_room() {
+        let mut held = HeldSnapshots::new(100);
+        for epoch in [1, 2] {
+            assert!(held.push(Instant::ZERO, (ONE, epoch), snapshot(1, 60), 1));
+        }
+        assert_eq!((held.sessions[&ONE].snapshots.len(), held.bytes), (1, 60));
     }
 
     #[test]

@@ -657,6 +657,10 @@ impl ServerSession {
             self.point.state = Arc::clone(state);
         }
         if restarts {
+            // Both go on from this point. Unless the others learn its number, they keep earlier snapshots until they have no room.
+            if self.transfer == StateTransfer::Eager {
+                self.proxy_point = self.proxy_point.max(self.point.number);
+            }
             self.restart(commit);
         } else {
             self.output.forget(commit.received);
@@ -820,9 +824,11 @@ impl ServerSession {
         }
     }
 
-    /// The proxy may have missed the announcement of the restart point.
+    /// The proxy may have missed the announcement of the restart point. With eager transfer, a server may lack its snapshot, because the owner
+    /// that pushed it has stopped meanwhile.
     fn publish_again(&mut self) {
-        if self.point.number > self.proxy_point && !self.is_done() {
+        let may_be_lacking = self.transfer == StateTransfer::Eager && self.point.number > 0;
+        if (self.point.number > self.proxy_point || may_be_lacking) && !self.is_done() {
             self.publish();
         }
     }
