@@ -17,7 +17,7 @@ pub fn stage_exposition(status: &StageStatus) -> String {
         "steadfast_stage_connections",
         "Connections of clients that are open.",
         &[],
-        [(vec![], number(status.connections as u64))],
+        [(vec![], number(status.connections))],
     );
     page.counter(
         "steadfast_stage_connections_total",

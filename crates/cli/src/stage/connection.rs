@@ -279,10 +279,16 @@ impl StagedConnection {
     }
 
     fn on_application_failed(&mut self, error: &io::Error) {
-        count(&self.server.counts.unanswered);
         tracing::warn!(client = %self.address, %error, "the application does not answer; the client gets a 503");
+        self.on_application_end(false);
+    }
+
+    /// The connection to the application has ended.
+    fn on_application_end(&mut self, is_orderly: bool) {
         self.drop_application();
-        self.stage.on_application_end(false);
+        if self.stage.on_application_end(is_orderly) {
+            count(&self.server.counts.unanswered);
+        }
     }
 
     fn write_to_application(&mut self) {
@@ -313,8 +319,7 @@ impl StagedConnection {
         }
         if !self.find_room().await {
             tracing::warn!(client = %self.address, "there was no memory for a long reply in time (memory_mb)");
-            self.drop_application();
-            self.stage.on_application_end(false);
+            self.on_application_end(false);
             return None;
         }
         match self.wait().await {
@@ -422,16 +427,10 @@ impl StagedConnection {
         };
         let mut bytes = Vec::with_capacity(READ_MAX);
         match application.try_read_buf(&mut bytes) {
-            Ok(0) => {
-                self.drop_application();
-                self.stage.on_application_end(true);
-            }
+            Ok(0) => self.on_application_end(true),
             Ok(_) => self.stage.on_application(&bytes),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => {
-                self.drop_application();
-                self.stage.on_application_end(false);
-            }
+            Err(_) => self.on_application_end(false),
         }
     }
 

@@ -95,6 +95,7 @@ async fn serve(settings: StageSettings) -> anyhow::Result<()> {
         without_backup,
         not_exported,
         unanswered,
+        ..
     } = &server.counts;
     tracing::info!(
         in_order = ended.is_ok(),
@@ -130,7 +131,8 @@ async fn accept(server: Arc<StageServer>, listener: TcpListener, stopping: watch
             Ok((client, address)) => {
                 let (server, stopping) = (Arc::clone(&server), stopping.subscribe());
                 tokio::spawn(async move {
-                    serve_client(server, client, address, stopping).await;
+                    serve_client(Arc::clone(&server), client, address, stopping).await;
+                    count(&server.counts.ended);
                     drop(place);
                 });
             }

@@ -24,6 +24,7 @@ pub struct StageServer {
 #[derive(Default)]
 pub struct StageCounts {
     pub accepted: AtomicU64,
+    pub ended: AtomicU64,
     pub restored: AtomicU64,
     pub kept: AtomicU64,
     pub without_backup: AtomicU64,
@@ -38,6 +39,7 @@ impl StageServer {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let StageCounts {
             accepted,
+            ended,
             restored,
             kept,
             without_backup,
@@ -46,7 +48,7 @@ impl StageServer {
         } = &self.counts;
         StageStatus {
             application: self.settings.application,
-            connections: self.settings.connections_max - self.places.available_permits(),
+            connections: of(accepted).saturating_sub(of(ended)),
             accepted: of(accepted),
             restored: of(restored),
             kept: of(kept),
@@ -63,7 +65,7 @@ pub struct StageStatus {
     /// The application's address.
     pub application: SocketAddr,
     /// Connections that are open.
-    pub connections: usize,
+    pub connections: u64,
     /// Connections that were accepted.
     pub accepted: u64,
     /// Connections that went on from a point that the other node had exported.

@@ -219,8 +219,10 @@ mod tests {
     fn time_passes() {
         let before = CpuTimes::now().unwrap();
         let start = std::time::Instant::now();
-        while start.elapsed().as_millis() < 60 {}
-        assert!(CpuTimes::now().unwrap().ours_s > before.ours_s);
+        // On a busy machine, this thread may get no CPU for a while, and what others have used is known late.
+        while CpuTimes::now().unwrap().ours_s <= before.ours_s {
+            assert!(start.elapsed().as_secs() < 30, "no CPU time is counted");
+        }
     }
 
     #[test]

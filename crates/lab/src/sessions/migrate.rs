@@ -214,7 +214,7 @@ impl SessionMigrationOptions {
         };
         let daemon = self.run.daemon.path()?;
         let testbed = SessionsTestbed::start((&run.name, &run.directory), &daemon, &setting, run.teardown)?;
-        let flow = Arc::new(Flow::default());
+        let flow = Arc::new(TransferProgress::default());
         let transfer = SessionTransfer {
             workload,
             seed: run.seed,
@@ -303,7 +303,7 @@ impl SessionWorkload {
 
 /// How far a client is, and how far it may go, in bytes.
 #[derive(Default)]
-struct Flow {
+struct TransferProgress {
     done: AtomicU64,
     allowed: AtomicU64,
 }
@@ -313,7 +313,7 @@ struct SessionTransfer {
     workload: SessionWorkload,
     seed: u64,
     total: u64,
-    flow: Arc<Flow>,
+    flow: Arc<TransferProgress>,
 }
 
 /// What a client has transferred.
@@ -453,7 +453,7 @@ impl TransferClient {
     }
 
     /// Waits until the transfer has got this far, or has ended.
-    fn wait_for(&self, flow: &Flow, bytes: u64) -> Result<()> {
+    fn wait_for(&self, flow: &TransferProgress, bytes: u64) -> Result<()> {
         let until = Instant::now() + LIMIT;
         while flow.done.load(Ordering::Relaxed) < bytes && !self.has_ended() {
             ensure!(

@@ -220,16 +220,20 @@ impl ReplyStage {
         }
     }
 
-    /// The application has ended its stream, or its connection has failed (`is_orderly` is false), or there is none. Call this only while
-    /// [`wants_application`](Self::wants_application).
-    pub fn on_application_end(&mut self, is_orderly: bool) {
+    /// The application has ended its stream, or its connection has failed (`is_orderly` is false), or there is none. Returns whether a request
+    /// has lost its reply. Call this only while [`wants_application`](Self::wants_application).
+    pub fn on_application_end(&mut self, is_orderly: bool) -> bool {
         match &self.exchange {
             _ if matches!(self.phase, StagePhase::Opaque) && is_orderly => self.close(),
             _ if matches!(self.phase, StagePhase::Opaque) => self.reset(),
             Some(exchange) if is_orderly && exchange.ends() => self.on_complete(false),
-            Some(_) => self.on_lost(),
+            Some(_) => {
+                self.on_lost();
+                return true;
+            }
             None => {}
         }
+        false
     }
 
     /// The backup keeps the point that was exported, or there is no backup.
