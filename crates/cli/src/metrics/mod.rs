@@ -1,4 +1,5 @@
-//! The metrics endpoint of a node, of an edge, of a tunnel, of a proxy, of a server's half and of a stage: the contents of `steadfast status`, for Prometheus. A stage has no `status`.
+//! The metrics endpoint of a node, of an edge, of a tunnel, of a proxy and of a server's half: the contents of `steadfast status`, for
+//! Prometheus. A stage, which has no `status`, has this endpoint, too.
 //!
 //! One thread serves `GET /metrics` in the text exposition format 0.0.4. To make the page, the thread asks the agent for its status, as a
 //! client of the control socket does. The thread uses a page for a second. The thread limits the connections, the memory and the time that

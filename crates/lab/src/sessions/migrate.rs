@@ -238,8 +238,8 @@ impl SessionMigrationOptions {
         }
         flow.allowed.store(u64::MAX, Ordering::Relaxed);
         run.step("finish");
-        let outcome = client.finish(&run.directory, total)?;
-        let mut violations = outcome.violations;
+        let mut violations = Vec::new();
+        let outcome = client.finish(&run.directory, total, &mut violations)?;
         if reached < self.moves {
             violations.push(format!(
                 "only {reached} of {} orders were carried out",
@@ -319,7 +319,9 @@ struct SessionTransfer {
 /// What a client has transferred.
 struct Transferred {
     bytes: u64,
+    /// Whether these are the right bytes.
     is_right: bool,
+    ended_early: bool,
     /// Longest time without progress, apart from the time in which it was not allowed to go on.
     stall: Duration,
 }
@@ -329,15 +331,6 @@ struct TransferClient {
     workload: SessionWorkload,
     curl: Option<Child>,
     work: JoinHandle<Transferred>,
-}
-
-/// What has become of a transfer.
-struct TransferOutcome {
-    bytes: u64,
-    is_right: bool,
-    ended_early: bool,
-    stall: Duration,
-    violations: Vec<String>,
 }
 
 impl SessionTransfer {
@@ -442,6 +435,7 @@ impl Transferred {
         Self {
             bytes: 0,
             is_right: true,
+            ended_early: false,
             stall: Duration::ZERO,
         }
     }
@@ -465,8 +459,8 @@ impl TransferClient {
         Ok(())
     }
 
-    /// Waits for the end of the transfer, and checks every byte.
-    fn finish(self, directory: &Path, total: u64) -> Result<TransferOutcome> {
+    /// Waits for the end of the transfer, and checks that every byte has arrived. Adds to `violations` what is wrong.
+    fn finish(self, directory: &Path, total: u64, violations: &mut Vec<String>) -> Result<Transferred> {
         let until = Instant::now() + LIMIT;
         while !self.work.is_finished() {
             if Instant::now() > until {
@@ -478,39 +472,32 @@ impl TransferClient {
             }
             std::thread::sleep(LOOK_EVERY);
         }
-        let Ok(done) = self.work.join() else {
+        let Ok(mut done) = self.work.join() else {
             bail!("the client's thread has failed");
         };
-        let mut violations = Vec::new();
-        let mut ended_early = done.bytes < total;
+        done.ended_early = done.bytes < total;
         let mut said = String::new();
         if let Some(curl) = self.curl {
             let output = curl.wait_with_output().context("wait for curl")?;
             said = String::from_utf8_lossy(&output.stdout).into_owned();
             if !output.status.success() {
-                ended_early = true;
+                done.ended_early = true;
                 let errors = String::from_utf8_lossy(&output.stderr);
                 violations.push(format!("curl ended with {}: {}", output.status, errors.trim()));
             }
         }
-        let mut is_right = done.is_right && done.bytes == total;
+        done.is_right &= done.bytes == total;
         if self.workload == SessionWorkload::Upload {
             let received = directory.join("received");
-            is_right &= said.trim() == total.to_string();
-            is_right &= pattern::digest(&received)? == pattern::digest(&directory.join("content"))?;
+            done.is_right &= said.trim() == total.to_string();
+            done.is_right &= pattern::digest(&received)? == pattern::digest(&directory.join("content"))?;
         }
-        if !is_right {
+        if !done.is_right {
+            let bytes = done.bytes;
             violations.push(format!(
-                "{} of {total} bytes were transferred, or other bytes {said}",
-                done.bytes
+                "{bytes} of {total} bytes were transferred, or not all are the same; curl got: {said:?}"
             ));
         }
-        Ok(TransferOutcome {
-            bytes: done.bytes,
-            is_right,
-            ended_early,
-            stall: done.stall,
-            violations,
-        })
+        Ok(done)
     }
 }

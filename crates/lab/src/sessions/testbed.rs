@@ -201,23 +201,24 @@ impl SessionsTestbed {
     /// If the command could not be run.
     pub fn migrate(&self, to: &str) -> Result<MoveAttempt> {
         let before = self.moves().len();
-        self.order(to)?;
+        let is_done = self.order(to)?;
         let took = match &self.moves()[before..] {
-            [one] if one.to == to => Some(one.took),
+            [one] if is_done && one.to == to => Some(one.took),
             _ => None,
         };
         Ok(MoveAttempt { took })
     }
 
-    /// Gives the operator's command to move the session to this server, and waits for its end. The session may move elsewhere on its way.
+    /// Gives the operator's command to move the session to this server. Returns whether the command says that the session has moved there. It
+    /// may have moved elsewhere on its way.
     ///
     /// # Errors
     /// If the command could not be run.
-    pub fn order(&self, to: &str) -> Result<()> {
+    pub fn order(&self, to: &str) -> Result<bool> {
         let mut command = self.network.hosts[0].command(&self.daemon)?;
         command.args(["migrate", "lab", "--to", to, "--json", "--config"]);
-        command.arg(self.directory.join("proxy.toml")).output()?;
-        Ok(())
+        let output = command.arg(self.directory.join("proxy.toml")).output()?;
+        Ok(output.status.success())
     }
 
     /// All moves so far, by the proxy's log.

@@ -3,6 +3,7 @@
 The server exports its state within the body, after at most EVERY bytes. So another server goes on in the middle of an upload.
 """
 
+import enum
 import functools
 import os
 import struct
@@ -12,9 +13,13 @@ import tcp_server
 
 # Bytes of the body from one state to the next.
 EVERY = 64 * 1024
-# What comes next: the head, the line with a chunk's size, a chunk's data, the end of its line, the trailers, or nothing.
-HEAD, SIZE, DATA, DATA_END, TRAILERS, DONE = range(6)
 FIXED = struct.Struct("=BQQ")
+
+
+class Phase(enum.IntEnum):
+    """What comes next: the head, the line with a chunk's size, a chunk's data, the end of its line, the trailers, or nothing."""
+
+    HEAD, SIZE, DATA, DATA_END, TRAILERS, DONE = range(6)
 
 
 class Upload:
@@ -23,7 +28,7 @@ class Upload:
     def __init__(self, connection, file):
         self.connection = connection
         self.file = file
-        self.phase, self.left, self.length = HEAD, 0, 0
+        self.phase, self.left, self.length = Phase.HEAD, 0, 0
         self.ahead = b""
         self.exported = 0
 
@@ -46,13 +51,13 @@ class Upload:
 
     def step(self):
         match self.phase:
-            case 0:  # HEAD
+            case Phase.HEAD:
                 self.take(b"\r\n\r\n")
-                self.phase = SIZE
-            case 1:  # SIZE
+                self.phase = Phase.SIZE
+            case Phase.SIZE:
                 self.left = int(self.take(b"\r\n"), 16)
-                self.phase = DATA if self.left else TRAILERS
-            case 2:  # DATA
+                self.phase = Phase.DATA if self.left else Phase.TRAILERS
+            case Phase.DATA:
                 if not self.ahead:
                     self.read()
                 part, self.ahead = self.ahead[: self.left], self.ahead[self.left :]
@@ -60,13 +65,13 @@ class Upload:
                 self.length += len(part)
                 self.left -= len(part)
                 if not self.left:
-                    self.phase = DATA_END
-            case 3:  # DATA_END
+                    self.phase = Phase.DATA_END
+            case Phase.DATA_END:
                 self.take(b"\r\n")
-                self.phase = SIZE
-            case 4:  # TRAILERS
+                self.phase = Phase.SIZE
+            case Phase.TRAILERS:
                 if not self.take(b"\r\n"):
-                    self.phase = DONE
+                    self.phase = Phase.DONE
                     self.export()
 
     def serve(self):
@@ -75,7 +80,7 @@ class Upload:
             self.phase, self.left, self.length = FIXED.unpack_from(state)
             self.ahead = state[FIXED.size :]
             self.exported = self.length
-        while self.phase != DONE:
+        while self.phase != Phase.DONE:
             self.step()
             if self.length - self.exported >= EVERY:
                 self.export()
@@ -84,9 +89,13 @@ class Upload:
         self.connection.sendall((head + body).encode())
 
 
+def serve(connection, file):
+    Upload(connection, file).serve()
+
+
 def main():
     file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
-    tcp_server.run(sys.argv[2:], functools.partial(lambda connection, file: Upload(connection, file).serve(), file=file), (ValueError,))
+    tcp_server.run(sys.argv[2:], functools.partial(serve, file=file), (ValueError,))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ const CLOCK: u8 = 16;
 pub struct BadRecord {
     /// Position of the event that cannot be read.
     pub at: u64,
-    /// What is wrong with it.
+    /// Why this event cannot be read.
     pub what: &'static str,
 }
 

@@ -303,6 +303,51 @@ fn server_actions(session: &mut ServerSession) -> Vec<ServerAction> {
     std::iter::from_fn(|| session.poll_action()).collect()
 }
 
+/// The request of a proxy whose session moves from server a to a server in epoch 2.
+fn attach_request(transfer: StateTransfer, point: SnapshotMark) -> AttachRequest {
+    let (certificate, secret) = CertificateKey::new([7; 32]).issue(SessionId([1; 16]), "web", 1);
+    AttachRequest {
+        proof: secret.prove(&[0; 32], 2),
+        certificate,
+        epoch: 2,
+        current: 1,
+        owner: "a".into(),
+        fetches: transfer == StateTransfer::Lazy,
+        transfer,
+        point,
+    }
+}
+
+/// With eager transfer, the new owner pushes its restart point: the old owner may have stopped before each server had it. It also says that
+/// no earlier snapshot is needed. Otherwise the other servers would keep these until they have no room.
+#[test]
+fn a_new_owner_pushes_its_restart_point() {
+    let now = Instant::ZERO;
+    let config = ServerSessionConfig {
+        lease: Duration::from_secs(1),
+        keep: Duration::from_secs(1),
+    };
+    let mark = SnapshotMark {
+        number: 7,
+        input: Offset(3),
+        output: Offset(5),
+    };
+    let snapshot = mark.with_state(b"state".as_slice().into());
+    let mut owner = ServerSession::empty(now, config, StateTransfer::Eager);
+    let request = attach_request(StateTransfer::Eager, mark);
+    owner.handle_attach(now, 1, request, Some(snapshot.clone()));
+    let commit = SessionCommit {
+        epoch: 2,
+        received: Offset(5),
+        repetition: ReplayTracker::new().repetition(),
+        state: None,
+    };
+    owner.handle_frame(now, 1, ClientFrame::Commit(commit));
+    assert!(owner.phase().runs());
+    let push = ServerAction::Push { snapshot, point: 7 };
+    assert!(server_actions(&mut owner).contains(&push));
+}
+
 /// An application that has ended its output, and reads on, goes on elsewhere: it gets the input after its last snapshot.
 #[test]
 fn an_application_that_has_ended_its_output_moves() {
@@ -311,7 +356,6 @@ fn an_application_that_has_ended_its_output_moves() {
         lease: Duration::from_secs(1),
         keep: Duration::from_secs(1),
     };
-    let (certificate, secret) = CertificateKey::new([7; 32]).issue(SessionId([1; 16]), "web", 1);
     let opened = ServerFrame::Ping(0); // the first message does not matter here
     let mut old = ServerSession::open(now, config, StateTransfer::Lazy, 1, opened);
     let data = |at, bytes: &[u8]| ClientFrame::Data {
@@ -327,16 +371,7 @@ fn an_application_that_has_ended_its_output_moves() {
     assert!(server_actions(&mut old).contains(&ServerAction::StopApplication));
 
     let mut new = ServerSession::empty(now, config, StateTransfer::Lazy);
-    let request = AttachRequest {
-        proof: secret.prove(&[0; 32], 2),
-        certificate,
-        epoch: 2,
-        current: 1,
-        owner: "a".into(),
-        fetches: true,
-        transfer: StateTransfer::Lazy,
-        point: SnapshotMark::default(),
-    };
+    let request = attach_request(StateTransfer::Lazy, SnapshotMark::default());
     new.handle_attach(now, 1, request, None);
     new.on_fetched(now, 2, bundle);
     let mut said = ReplayTracker::new();
