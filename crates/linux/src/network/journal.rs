@@ -1,7 +1,11 @@
-//! The write-ahead journal: each step is written to disk before the step is done.
+//! The write-ahead journal: each step is written to a file before the step is done.
 //!
-//! A text file with one JSON value per line: first the header with the plan and its steps, then one [`Begun`] per begun step. If the last
-//! line has no line end, the writer died while writing it, so the step of this line was not done.
+//! A text file with one JSON value per line: first the header with the plan and its steps, then one [`JournalChange`] for each step that was
+//! begun or undone. If the last line has no line end, the writer died while writing it, so the step of this line was not done.
+//!
+//! The file must outlive the process, but not the machine: a reboot undoes all steps. So only the header, with the kernel's boot id, must be
+//! on disk. It is written before the node serves. The other lines are never waited for: a disk that is busy with something else must not
+//! stop an agent that changes its role.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -14,7 +18,11 @@ use super::NetworkError;
 use super::plan::NetworkPlan;
 use super::step::NetworkStep;
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+/// A version whose lines are also lines of this version.
+const EARLIER_VERSION: u32 = 2;
+/// Number of lines after the header at which the file is written anew, without the steps that were undone.
+const LINES_MAX: usize = 4096;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -39,12 +47,33 @@ struct Begun {
     found: Option<String>,
 }
 
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Undone {
+    /// Index into the header's steps.
+    undo: usize,
+}
+
+/// A line after the header.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum JournalChange {
+    /// The step is about to be done.
+    Begun(Begun),
+    /// The step was undone.
+    Undone(Undone),
+}
+
 /// A journal and its file.
 #[derive(Debug)]
 pub(super) struct Journal {
     path: PathBuf,
     header: Header,
     begun: Vec<Begun>,
+    /// Number of lines after the header in the file.
+    lines: usize,
+    /// Whether a line may be appended to the file. If not, the file must be written anew.
+    can_grow: bool,
 }
 
 impl Journal {
@@ -63,12 +92,15 @@ impl Journal {
             plan: plan.clone(),
             steps,
         };
-        let journal = Self {
+        let mut journal = Self {
             path: path.to_owned(),
             header,
             begun: Vec::new(),
+            lines: 0,
+            can_grow: false,
         };
-        journal.rewrite()?;
+        let written = journal.write_anew();
+        written.map_err(NetworkError::at("write the journal", path.display()))?;
         Ok(journal)
     }
 
@@ -81,7 +113,8 @@ impl Journal {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
                 Err(error) => return Err(error),
             };
-            let (header, begun) = parse(&text)?;
+            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+            let header = header_of(whole)?;
             if header.boot != boot()? {
                 fs::remove_file(path)?;
                 return Ok(None);
@@ -93,24 +126,19 @@ impl Journal {
                 );
                 return Err(io::Error::other(what));
             }
-            let torn = !text.ends_with('\n');
-            Ok(Some((
-                Self {
-                    path: path.to_owned(),
-                    header,
-                    begun,
+            let (begun, lines) = changes_of(whole, header.steps.len())?;
+            Ok(Some(Self {
+                path: path.to_owned(),
+                can_grow: text.ends_with('\n') && header.version == VERSION,
+                header: Header {
+                    version: VERSION,
+                    ..header
                 },
-                torn,
-            )))
+                begun,
+                lines,
+            }))
         };
-        let Some((journal, torn)) = read().map_err(NetworkError::at("read the journal", path.display()))?
-        else {
-            return Ok(None);
-        };
-        if torn {
-            journal.rewrite()?;
-        }
-        Ok(Some(journal))
+        read().map_err(NetworkError::at("read the journal", path.display()))
     }
 
     /// The plan that the journal was made for.
@@ -136,37 +164,54 @@ impl Journal {
             .collect()
     }
 
-    /// Writes that the step with this index is about to be done. When this returns, the entry is on disk.
+    /// Writes that the step with this index is about to be done. When this returns, the file has the entry.
     pub(super) fn begin(&mut self, index: usize, found: Option<String>) -> Result<(), NetworkError> {
         let begun = Begun { begin: index, found };
-        let append = || {
-            let mut file = File::options().append(true).open(&self.path)?;
-            file.write_all(&line(&begun))?;
-            file.sync_data()
+        self.begun.push(begun.clone());
+        let written = self.write(&JournalChange::Begun(begun));
+        if written.is_err() {
+            self.begun.pop();
+        }
+        written
+    }
+
+    /// Writes that the step with this index was undone. If that fails, the file still lists the step, and undoing it again does no harm.
+    pub(super) fn undone(&mut self, index: usize) -> Result<(), NetworkError> {
+        self.begun.retain(|begun| begun.begin != index);
+        self.write(&JournalChange::Undone(Undone { undo: index }))
+    }
+
+    /// Brings the file up to date after `change`.
+    fn write(&mut self, change: &JournalChange) -> Result<(), NetworkError> {
+        let written = if self.can_grow && self.lines < LINES_MAX {
+            self.append(change)
+        } else {
+            self.write_anew()
         };
-        append().map_err(NetworkError::at("write the journal", self.path.display()))?;
-        self.begun.push(begun);
+        written.map_err(NetworkError::at("write the journal", self.path.display()))
+    }
+
+    fn append(&mut self, change: &JournalChange) -> io::Result<()> {
+        self.can_grow = false; // if only a part of the line is written, nothing may follow it
+        let mut file = File::options().append(true).open(&self.path)?;
+        file.write_all(&line(change))?;
+        self.lines += 1;
+        self.can_grow = true;
         Ok(())
     }
 
-    /// Forgets a step that was undone. The file lists the step until [`Self::rewrite`].
-    pub(super) fn undone(&mut self, index: usize) {
-        self.begun.retain(|begun| begun.begin != index);
-    }
-
-    /// Replaces the whole file atomically.
-    pub(super) fn rewrite(&self) -> Result<(), NetworkError> {
-        let write = || {
-            let new = self.path.with_extension("journal.new");
-            let mut file = File::create(&new)?;
-            file.write_all(&line(&self.header))?;
-            for begun in &self.begun {
-                file.write_all(&line(begun))?;
-            }
-            file.sync_data()?;
-            fs::rename(&new, &self.path)
-        };
-        write().map_err(NetworkError::at("write the journal", self.path.display()))
+    /// Replaces the whole file atomically, and waits until it is on disk.
+    fn write_anew(&mut self) -> io::Result<()> {
+        let new = self.path.with_extension("journal.new");
+        let mut file = File::create(&new)?;
+        file.write_all(&line(&self.header))?;
+        for begun in &self.begun {
+            file.write_all(&line(begun))?;
+        }
+        file.sync_data()?;
+        fs::rename(&new, &self.path)?;
+        (self.lines, self.can_grow) = (self.begun.len(), true);
+        Ok(())
     }
 
     /// Removes the journal's file, because nothing is left to restore.
@@ -175,29 +220,39 @@ impl Journal {
     }
 }
 
-fn parse(text: &str) -> io::Result<(Header, Vec<Begun>)> {
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    let mut lines = whole.lines().enumerate();
-    let damaged = |index: usize, what: &dyn std::fmt::Display| {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("line {} is damaged: {what}", index + 1),
-        )
-    };
-    let (_, first) = lines.next().ok_or_else(|| damaged(0, &"it is missing"))?;
+fn damaged(index: usize, what: &dyn std::fmt::Display) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("line {} is damaged: {what}", index + 1),
+    )
+}
+
+fn header_of(whole: &str) -> io::Result<Header> {
+    let first = whole.lines().next().ok_or_else(|| damaged(0, &"it is missing"))?;
     let header: Header = serde_json::from_str(first).map_err(|error| damaged(0, &error))?;
-    if header.version != VERSION {
+    if ![EARLIER_VERSION, VERSION].contains(&header.version) {
         return Err(damaged(0, &format!("version {} is unknown", header.version)));
     }
-    let mut all = Vec::new();
-    for (index, text) in lines {
-        let begun: Begun = serde_json::from_str(text).map_err(|error| damaged(index, &error))?;
-        if begun.begin >= header.steps.len() {
-            return Err(damaged(index, &format!("there is no step {}", begun.begin)));
+    Ok(header)
+}
+
+/// The steps that were begun and not undone, and the number of lines after the header.
+fn changes_of(whole: &str, steps: usize) -> io::Result<(Vec<Begun>, usize)> {
+    let (mut all, mut lines) = (Vec::<Begun>::new(), 0);
+    for (index, text) in whole.lines().enumerate().skip(1) {
+        let change = serde_json::from_str(text).map_err(|error| damaged(index, &error))?;
+        let (JournalChange::Begun(Begun { begin: step, .. }) | JournalChange::Undone(Undone { undo: step })) =
+            change;
+        if step >= steps {
+            return Err(damaged(index, &format!("there is no step {step}")));
         }
-        all.push(begun);
+        all.retain(|begun| begun.begin != step);
+        if let JournalChange::Begun(begun) = change {
+            all.push(begun);
+        }
+        lines += 1;
     }
-    Ok((header, all))
+    Ok((all, lines))
 }
 
 fn line(entry: &impl Serialize) -> Vec<u8> {

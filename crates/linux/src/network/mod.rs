@@ -306,12 +306,9 @@ impl Network {
             if !which(step) {
                 continue;
             }
-            match step.undo(&self.netlink, found.as_deref()) {
-                Ok(()) => self.journal.undone(index),
-                Err(error) => failed.push(error),
-            }
+            let undone = step.undo(&self.netlink, found.as_deref());
+            failed.extend(undone.and_then(|()| self.journal.undone(index)).err());
         }
-        failed.extend(self.journal.rewrite().err());
         UndoError::of(failed)
     }
 }
