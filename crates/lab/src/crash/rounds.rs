@@ -87,14 +87,13 @@ impl RoundsRun<'_> {
         let quiet_at = monotonic();
         wait_for_moment(&mut self.client, Moment::After(QUIET))?;
         run.step(&format!("round {number}: fault"));
-        let was_primary = self.target == CrashTarget::Primary;
-        let node = if was_primary {
-            self.primary
-        } else {
-            1 - self.primary
-        };
+        let of_primary = |is_primary: bool| if is_primary { self.primary } else { 1 - self.primary };
+        let hit = of_primary(self.target == CrashTarget::Primary);
+        // Whichever node is asked for a handover, the primary stops serving.
+        let was_primary = self.target == CrashTarget::Primary || self.options.fault == CrashFault::Handover;
+        let node = of_primary(was_primary);
         let kept = self.testbed.status(1 - node).map_or(0, |status| status.kept());
-        let fault_at = inject(&self.testbed, self.options, CrashTarget::of(node))?;
+        let fault_at = inject(&self.testbed, self.options, CrashTarget::of(hit))?;
         let handed_over_at = self.hand_over_behind(node, kept)?;
         let (testbed, problems) = (&self.testbed, &mut self.problems);
         let (takeovers, taken_over) = if was_primary {
