@@ -102,7 +102,7 @@ impl<K: Kernel> Unfinished<K> {
         let Some(Restoring { endpoint, socket }) = self.restoring.remove(&key) else {
             return;
         };
-        let is_quiet = connection.is_some_and(Connection::is_quiet);
+        let is_quiet = connection.is_some_and(|connection| connection.is_quiet(&endpoint));
         let socket = match kernel.activate(key.0, &endpoint, socket, is_quiet) {
             Ok(socket) => socket,
             Err(reason) => return refuse(kernel, core, key, reason),

@@ -87,7 +87,13 @@ impl RoundsRun<'_> {
         let quiet_at = monotonic();
         wait_for_moment(&mut self.client, Moment::After(QUIET))?;
         run.step(&format!("round {number}: fault"));
-        let of_primary = |is_primary: bool| if is_primary { self.primary } else { 1 - self.primary };
+        let of_primary = |is_primary: bool| {
+            if is_primary {
+                self.primary
+            } else {
+                1 - self.primary
+            }
+        };
         let hit = of_primary(self.target == CrashTarget::Primary);
         // Whichever node is asked for a handover, the primary stops serving.
         let was_primary = self.target == CrashTarget::Primary || self.options.fault == CrashFault::Handover;

@@ -36,24 +36,25 @@ impl Connection {
             || self.input.base() < self.input.frontier()
     }
 
-    /// Whether a socket that goes live need not send anything: both sides may send, and the client has all output. The client's input is
-    /// acknowledged, or the reply that the client waits for will acknowledge it.
-    pub fn is_quiet(&self) -> bool {
+    /// Whether a socket that was made from `endpoint` need not send anything when it goes live: both sides may send, the client has all output,
+    /// and the socket knows that. What the client has said since then is in the log only, so a socket that must learn of it asks the client.
+    /// The client's input is acknowledged, or the reply that the client waits for will acknowledge it.
+    pub fn is_quiet(&self, endpoint: &Endpoint) -> bool {
         let frontier = self.input.frontier();
         let is_asked_all = |tracker: &Tracker| tracker.is_asked_all(frontier);
         let is_acknowledged = self.server.acknowledged >= frontier;
+        let room = 2 * u64::from(self.client.mss);
+        let has_room =
+            self.server.right_edge.since(frontier) >= room && u64::from(self.client.window) >= room;
+        let knows = endpoint.unacknowledged.is_empty() && u64::from(endpoint.send_window) >= room;
         self.client.acknowledged >= self.output.frontier()
             && (is_acknowledged || self.follower.tracker().is_some_and(is_asked_all))
             && self.client.heard
             && !self.input.has_holes()
             && !self.output.has_holes()
             && (self.input.fin(), self.output.fin()) == (None, None)
-            && self
-                .server
-                .right_edge
-                .since(frontier)
-                .min(self.client.window.into())
-                >= 2 * u64::from(self.client.mss)
+            && has_room
+            && knows
     }
 
     /// Whether a takeover can continue the connection, including every reply.

@@ -340,7 +340,10 @@ fn who_waits_for_nothing_but_a_reply_is_in_a_hurry() {
             replica.on_output(b"done");
             asked.release();
         }
-        assert!(asked.is_quiet(), "{policy:?}: its socket need not send anything");
+        assert!(
+            asked.is_quiet(&asked.endpoint()),
+            "{policy:?}: its socket need not send anything"
+        );
         assert!(asked.is_busy(), "{policy:?}");
         let (takeover, _) = begun(&mut table);
         assert_eq!(restored(&takeover)[..2], [opened[98], opened[0]], "{policy:?}");
@@ -389,7 +392,10 @@ fn who_waits_for_a_reply_alone_is_not_woken() {
         for direction in [Direction::In, Direction::Out] {
             say(&mut table, 1, direction, Flags::ACK);
         }
-        let of = |table: &Table| table.get(id).expect("open").is_quiet();
+        let of = |table: &Table| {
+            let connection = table.get(id).expect("open");
+            connection.is_quiet(&connection.endpoint())
+        };
         assert!(of(&table), "nothing is under way");
         say_with(&mut table, 1, Direction::In, Flags::ACK, said.as_bytes());
         assert_eq!(of(&table), is_quiet, "{said:?}");
@@ -416,8 +422,43 @@ fn a_client_whose_window_was_closed_is_asked() {
             payload: b"",
         };
         table.on_packet(NOW, Direction::In, &segment, None);
-        assert_eq!(table.get(id).expect("open").is_quiet(), window > 0);
+        let connection = table.get(id).expect("open");
+        assert_eq!(connection.is_quiet(&connection.endpoint()), window > 0);
     }
+}
+
+/// A connection that moves waits for its primary while its socket is there already. What the client says meanwhile is logged, and the socket
+/// does not hear it. If the socket did not ask, it would wait for its first timeout.
+#[test]
+fn a_socket_that_has_missed_what_its_client_said_asks() {
+    let said = |table: &mut Table, ack: u32, window: u16| {
+        let segment = Segment {
+            source: ([10, 0, 0, 1], 1).into(),
+            destination: VIP.into(),
+            seq: Seq(1),
+            ack: Seq(ack),
+            flags: Flags::ACK,
+            window,
+            options: TcpOptions::default(),
+            payload: b"",
+        };
+        table.on_packet(NOW, Direction::In, &segment, None);
+    };
+    let mut table = table();
+    let id = open(&mut table, 1);
+    said(&mut table, 1001, 5000);
+    say_with(&mut table, 1, Direction::Out, Flags::ACK, b"HTTP/1.1 200 OK\r\n");
+    let unacknowledged = table.get(id).expect("open").endpoint();
+    said(&mut table, 1018, 0);
+    let closed = table.get(id).expect("open").endpoint();
+    said(&mut table, 1018, 5000);
+    let connection = table.get(id).expect("open");
+    assert!(
+        !connection.is_quiet(&unacknowledged),
+        "it misses an acknowledgement"
+    );
+    assert!(!connection.is_quiet(&closed), "it misses that the window is open");
+    assert!(connection.is_quiet(&connection.endpoint()), "it knows all");
 }
 
 /// Connections whose clients wait for an answer are restored first. All other connections are restored a moment later, because these

@@ -57,7 +57,7 @@ pub fn take_over(
         .input()
         .slices(late)
         .for_each(|bytes| restored.feed(bytes).expect("feed"));
-    let is_quiet = connection.is_quiet();
+    let is_quiet = connection.is_quiet(&endpoint);
     let socket = TcpStream::from(restored.activate(is_quiet).expect("activate"));
     if !is_quiet {
         let offered = offered_window(&socket).expect("a window");
