@@ -16,10 +16,11 @@ use crate::takeover::Takeover;
 impl Service {
     /// Why no connection can move from this node to the other one. `None` if connections can move.
     pub(crate) fn cannot_migrate(&self, peer: &Detector, now: Instant) -> Option<OrderRefusal> {
-        if self.role() == Role::Primary {
-            self.cannot_hand_over(peer, now)
-        } else {
-            Some(OrderRefusal::NotPrimary)
+        let refusal = self.cannot_hand_over(peer, now);
+        match self.role() {
+            Role::Primary => refusal,
+            role if role.may_speak() => refusal.or(Some(OrderRefusal::NotPrimary)),
+            _ => Some(OrderRefusal::NotPrimary),
         }
     }
 

@@ -410,6 +410,20 @@ mod tests {
     }
 
     #[test]
+    fn a_node_from_which_no_connection_can_move_says_why() {
+        for (gate, refusal) in [
+            (Gate::Sole, Some(OrderRefusal::Simplex(Simplex::Sole))),
+            (Gate::Primary, Some(OrderRefusal::Simplex(Simplex::PeerSilent))),
+            (Gate::Wire, Some(OrderRefusal::NotPrimary)),
+        ] {
+            let mut config = node().config().clone();
+            config.services[0].found = Some(InheritedService::sample(gate, 2));
+            let node = Node::new(config, at(0));
+            assert_eq!(node.cannot_migrate(at(1), 0), refusal, "{gate:?}");
+        }
+    }
+
+    #[test]
     fn the_wire_asks_about_connections_that_are_older() {
         use crate::packet::{Checksum, Flags, Segment, TcpOptions};
         let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();
