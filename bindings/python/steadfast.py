@@ -7,6 +7,7 @@ compares the repeated output and drops it. So a server must be deterministic fro
 
 The calls block. Each thread has a connection of its own to the agent, so threads do not wait for each other. In a program with asyncio,
 make the calls with asyncio.to_thread(). While the agent restarts, a call retries for up to 10 s.
+If one has retried in vain, exports make one attempt each until the agent answers again.
 
 The environment variable STEADFAST_SNAPSHOTS is the path of the agent's socket. Its default is /run/steadfast/snapshots.sock. If the
 variable is empty, the server runs without an agent: no snapshot is kept, and all connections are new. The variable is read when the module

@@ -11,7 +11,8 @@
  *
  * The environment variable STEADFAST_SNAPSHOTS is the path of the agent's socket. Its default is /run/steadfast/snapshots.sock. If the
  * variable is empty, the server runs without an agent: no snapshot is kept, and all connections are new. It is read once, at the first
- * call. While the agent restarts, a call retries for up to 10 s.
+ * call. While the agent restarts, a call retries for up to 10 s. If one has
+ * retried in vain, exports make one attempt each until the agent answers again.
  *
  * errno of a call that returns -1:
  *   EMIGRATED   The connection has moved to another node. The server closes its descriptor and forgets the connection.

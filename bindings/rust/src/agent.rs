@@ -14,6 +14,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -119,15 +121,19 @@ pub(crate) struct SnapshotAgent {
     path: Option<PathBuf>,
     /// How long the agent may be away.
     pub(crate) patience: Duration,
+    /// Whether a call of this process has waited for the agent in vain, and no call has reached it since. Meanwhile an export makes one
+    /// attempt: a server whose agent is gone must not become slow as well.
+    is_gone: Arc<AtomicBool>,
     open: Option<OpenStream>,
 }
 
 impl SnapshotAgent {
-    /// The agent that listens at `path`. `None`: no agent is used.
-    pub(crate) const fn new(path: Option<PathBuf>) -> Self {
+    /// The agent that listens at `path`. `None`: no agent is used. All threads share `is_gone`.
+    pub(crate) const fn new(path: Option<PathBuf>, is_gone: Arc<AtomicBool>) -> Self {
         Self {
             path,
             patience: PATIENCE,
+            is_gone,
             open: None,
         }
     }
@@ -173,20 +179,30 @@ impl SnapshotAgent {
         let Self {
             path: Some(path),
             patience,
+            is_gone,
             open,
         } = self
         else {
             return Ok(None);
         };
+        let is_export = matches!(request, SnapshotRequest::Export { .. });
+        let patience = match is_export && is_gone.load(Ordering::Relaxed) {
+            true => Duration::ZERO,
+            false => *patience,
+        };
         let mut deadline = None;
         loop {
             let error = match attempt(open, path, connection, &mut request) {
-                Ok(answer) => return answer.outcome().map(Some),
+                Ok(answer) => {
+                    is_gone.store(false, Ordering::Relaxed);
+                    return answer.outcome().map(Some);
+                }
                 Err(error) if is_away(&error) => error,
                 Err(error) => return Err(SnapshotError::Io(error)),
             };
             let now = Instant::now();
-            if now >= *deadline.get_or_insert(now + *patience) {
+            if now >= *deadline.get_or_insert(now + patience) {
+                is_gone.store(true, Ordering::Relaxed);
                 return Err(SnapshotError::NoAgent(error));
             }
             thread::sleep(RETRY_EVERY);

@@ -6,7 +6,7 @@
 //! agent compares the repeated output and drops it. So a server must be deterministic from a snapshot on.
 //!
 //! The calls block. Each thread has a connection of its own to the agent, so threads do not wait for each other. While the agent restarts,
-//! a call retries for up to 10 s.
+//! a call retries for up to 10 s. If one has retried in vain, exports make one attempt each until the agent answers again.
 //!
 //! The environment variable `STEADFAST_SNAPSHOTS` is the path of the agent's socket. Its default is `/run/steadfast/snapshots.sock`. If the
 //! variable is empty, the server runs without an agent: no snapshot is kept, and all connections are new. The library reads the variable
@@ -62,7 +62,8 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use thiserror::Error;
 
@@ -113,7 +114,8 @@ pub enum SnapshotError {
     /// The agent and this library have different versions.
     #[error("the agent does not speak this version of the protocol")]
     Protocol,
-    /// The agent was away for 10 s. The error is that of the last attempt.
+    /// The agent was away for 10 s, or has been away since an earlier call of this process waited in vain. The error is that of the last
+    /// attempt.
     #[error("cannot reach the agent")]
     NoAgent(#[source] io::Error),
     /// The request could not be made, for example because the descriptor is not open.
@@ -190,9 +192,11 @@ pub fn use_agent(path: Option<PathBuf>) -> Result<(), Option<PathBuf>> {
 
 /// Calls `work` with the agent of this thread.
 fn with_agent<T>(work: impl FnOnce(&mut SnapshotAgent) -> T) -> T {
+    static IS_GONE: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
     thread_local! {
         static AGENT: RefCell<SnapshotAgent> = RefCell::new(SnapshotAgent::new(
             PATH.get_or_init(|| agent::path(std::env::var_os("STEADFAST_SNAPSHOTS"))).clone(),
+            Arc::clone(&IS_GONE),
         ));
     }
     AGENT.with_borrow_mut(work)

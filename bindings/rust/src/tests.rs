@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -100,7 +101,7 @@ impl SnapshotTestbed {
         let listener = UnixListener::bind(&path).expect("a socket");
         Self {
             thread: thread::spawn(move || script(listener)),
-            agent: SnapshotAgent::new(Some(path)),
+            agent: SnapshotAgent::new(Some(path), Arc::default()),
             connection: tcp_connection(),
             _directory: directory,
         }
@@ -274,7 +275,7 @@ fn a_request_that_a_restart_breaks_is_made_again() {
 fn an_agent_that_starts_late_is_found() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("agent.sock");
-    let mut agent = SnapshotAgent::new(Some(path.clone()));
+    let mut agent = SnapshotAgent::new(Some(path.clone()), Arc::default());
     let late = thread::spawn(move || {
         // A socket file without a listener refuses connections.
         drop(UnixListener::bind(&path).expect("a socket"));
@@ -292,12 +293,50 @@ fn an_agent_that_starts_late_is_found() {
 
 #[test]
 fn an_agent_that_stays_away_is_an_error() {
-    let mut agent = SnapshotAgent::new(Some(PathBuf::from("/nonexistent/agent.sock")));
+    let mut agent = SnapshotAgent::new(Some(PathBuf::from("/nonexistent/agent.sock")), Arc::default());
     agent.patience = Duration::from_millis(50);
     match agent.export(tcp_connection().as_fd(), b"state", true) {
         Err(SnapshotError::NoAgent(error)) => assert_eq!(error.kind(), io::ErrorKind::NotFound),
         outcome => panic!("{outcome:?}"),
     }
+}
+
+/// The first call waits for an agent that may be restarting. If it has waited in vain, the next exports do not wait, in whichever thread they
+/// are made, until the agent is there again. An import waits, because without its state a connection must be closed.
+#[test]
+fn exports_do_not_wait_again_for_an_agent_that_is_gone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("agent.sock");
+    let is_gone = Arc::default();
+    let agent = |patience| {
+        let mut agent = SnapshotAgent::new(Some(path.clone()), Arc::clone(&is_gone));
+        agent.patience = patience;
+        agent
+    };
+    let connection = tcp_connection();
+    let outcome = agent(Duration::from_millis(50)).export(connection.as_fd(), b"state", true);
+    assert!(matches!(outcome, Err(SnapshotError::NoAgent(_))), "{outcome:?}");
+    let listener = thread::scope(|threads| {
+        let mut patient = agent(Duration::MAX / 4);
+        let connection = connection.as_fd();
+        // This time is beyond the clock's range, so a call that waited would panic.
+        let exported = threads.spawn(move || patient.export(connection, b"state", true));
+        let outcome = exported.join().expect("the call");
+        assert!(matches!(outcome, Err(SnapshotError::NoAgent(_))), "{outcome:?}");
+        UnixListener::bind(&path).expect("a socket")
+    });
+    let mut patient = agent(Duration::from_secs(60));
+    let server = thread::spawn(move || {
+        let mut stream = accept(&listener);
+        receive(&mut stream).expect("a request");
+        answer(&stream, 0, 1, 0, &[]);
+    });
+    assert!(patient.export(connection.as_fd(), b"state", true).expect("kept"));
+    server.join().expect("the fake agent's assertions");
+    assert!(
+        !is_gone.load(std::sync::atomic::Ordering::Relaxed),
+        "it is there again"
+    );
 }
 
 #[test]
@@ -320,7 +359,7 @@ fn without_an_agent_nothing_is_kept_and_each_connection_is_new() {
         Some("/agent.sock".into())
     );
 
-    let mut agent = SnapshotAgent::new(None);
+    let mut agent = SnapshotAgent::new(None, Arc::default());
     let connection = tcp_connection();
     assert!(
         !agent
