@@ -23,8 +23,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::Instant;
 
-/// Maximum number of offers of one service in a heartbeat.
-pub const OFFERS_MAX: usize = 12;
+/// Maximum number of offers in a heartbeat, which has the offers of one service.
+pub const OFFERS_MAX: usize = 48;
+/// The same for a node with more than [`SERVICES_FEW`] services, because their other state needs the room.
+pub const OFFERS_MAX_OF_MANY: usize = 12;
+/// Number of services beside which [`OFFERS_MAX`] offers fit into a heartbeat.
+pub const SERVICES_FEW: usize = 32;
+
+/// Maximum number of offers in a heartbeat of a node with so many services.
+pub const fn offers_max(services: usize) -> usize {
+    if services <= SERVICES_FEW {
+        OFFERS_MAX
+    } else {
+        OFFERS_MAX_OF_MANY
+    }
+}
 /// Maximum number of bytes of a reason in an answer.
 pub const REASON_MAX: usize = 80;
 /// Number of refusals that are kept for the operator.
@@ -100,6 +113,8 @@ pub struct MigrationReport {
 /// The primary's side.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OutgoingMigrations {
+    /// Maximum number of offers in a heartbeat.
+    offers_max: usize,
     /// Number of the next offer.
     next: u64,
     offers: BTreeMap<u64, OutgoingOffer>,
@@ -123,8 +138,10 @@ struct OutgoingOffer {
 impl OutgoingMigrations {
     /// The migrations of an agent that starts at `now`. Its offers get higher numbers than those of the node's earlier agents. Otherwise an
     /// answer to an earlier agent's offer, sent before the backup noticed the new agent, would count for another connection.
-    pub fn new(now: Instant) -> Self {
+    /// `offers_max`: maximum number of offers in a heartbeat ([`offers_max`]).
+    pub fn new(now: Instant, offers_max: usize) -> Self {
         Self {
+            offers_max,
             next: now.as_nanos(),
             offers: BTreeMap::new(),
             clients: BTreeSet::new(),
@@ -150,7 +167,7 @@ impl OutgoingMigrations {
 
     /// Offers as many of the waiting connections as a heartbeat may name.
     fn fill(&mut self) {
-        while self.offers.len() < OFFERS_MAX
+        while self.offers.len() < self.offers_max
             && let Some(offer) = self.waiting.pop_front()
         {
             self.offers.insert(self.next, offer);
@@ -517,7 +534,7 @@ mod tests {
     }
 
     fn ordered(clients: std::ops::Range<u16>) -> OutgoingMigrations {
-        let mut outgoing = OutgoingMigrations::new(Instant::ZERO);
+        let mut outgoing = OutgoingMigrations::new(Instant::ZERO, OFFERS_MAX);
         outgoing.order(clients.map(client), at(1000));
         outgoing
     }
@@ -545,7 +562,7 @@ mod tests {
 
     #[test]
     fn what_cannot_move_in_time_stays_and_says_why() {
-        let (mut outgoing, mut incoming) = (ordered(0..40), IncomingMigrations::default());
+        let (mut outgoing, mut incoming) = (ordered(0..MANY + 28), IncomingMigrations::default());
         assert_eq!(outgoing.offers().len(), OFFERS_MAX);
         incoming.hear(&outgoing.offers());
         incoming.choose(|of| {
@@ -563,7 +580,7 @@ mod tests {
         let report = outgoing.report();
         assert_eq!(
             (report.pending, report.stayed),
-            (1, 39),
+            (1, u64::from(MANY) + 27),
             "the released one is the backup's"
         );
         assert_eq!(report.refusals.len(), REFUSALS_MAX);
@@ -627,6 +644,14 @@ mod tests {
             .collect();
         assert_eq!(reasons[0], "its turn had not come when the time was over");
         assert_eq!(reasons[1], "the backup has not answered");
+    }
+
+    #[test]
+    fn a_node_with_many_services_offers_fewer_connections() {
+        let mut outgoing = OutgoingMigrations::new(Instant::ZERO, offers_max(SERVICES_FEW + 1));
+        outgoing.order((0..MANY).map(client), at(1000));
+        assert_eq!(outgoing.offers().len(), OFFERS_MAX_OF_MANY);
+        assert_eq!(offers_max(SERVICES_FEW), OFFERS_MAX);
     }
 
     #[test]

@@ -619,7 +619,7 @@ mod fuzzed;
 #[cfg(test)]
 mod tests {
     use proto::action::{ApplicationState, Echo};
-    use proto::migration::{MigrationBeat, OFFERS_MAX, OfferAnswer, OfferState, REASON_MAX};
+    use proto::migration::{MigrationBeat, OfferAnswer, OfferState, REASON_MAX, SERVICES_FEW, offers_max};
     use proto::orphans::{Orphans, TOLD_MAX};
     use proto::role::Role;
 
@@ -649,36 +649,38 @@ mod tests {
                 hears: Some(false),
             }),
         };
-        let mut services = vec![beat; linux::wire::SERVICES_MAX];
-        for service in &mut services[1..] {
-            service.orphans.clients.clear();
-        }
-        // One service has its turn.
-        let answer = OfferAnswer {
-            number: u64::MAX,
-            state: OfferState::Waiting("\"".repeat(REASON_MAX)),
-        };
-        services[0].migration = Some(MigrationBeat {
-            offers: Vec::new(),
-            answers: vec![answer; OFFERS_MAX],
-        });
-        let heartbeat = Heartbeat {
-            node: "n".repeat(32),
-            incarnation: u64::MAX,
-            sequence: u64::MAX,
-            sent: u64::MAX,
-            echo: Some(Echo {
+        for count in [SERVICES_FEW, linux::wire::SERVICES_MAX] {
+            let mut services = vec![beat.clone(); count];
+            for service in &mut services[1..] {
+                service.orphans.clients.clear();
+            }
+            // One service has its turn.
+            let answer = OfferAnswer {
+                number: u64::MAX,
+                state: OfferState::Waiting("\"".repeat(REASON_MAX)),
+            };
+            services[0].migration = Some(MigrationBeat {
+                offers: Vec::new(),
+                answers: vec![answer; offers_max(count)],
+            });
+            let heartbeat = Heartbeat {
+                node: "n".repeat(32),
                 incarnation: u64::MAX,
+                sequence: u64::MAX,
                 sent: u64::MAX,
-            }),
-            services,
-        };
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "5".repeat(64)).unwrap();
-        let key = SecretKey::read(file.path()).unwrap();
-        let (mut sealer, _) = frame::open(("alpha", "beta"), Some(&key), frame::VERSIONS, draw);
-        let datagram = sealer.seal(FrameKind::Heartbeat, &to_json(&heartbeat));
-        assert!(datagram.len() < DATAGRAM_MAX, "{} bytes", datagram.len());
+                echo: Some(Echo {
+                    incarnation: u64::MAX,
+                    sent: u64::MAX,
+                }),
+                services,
+            };
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), "5".repeat(64)).unwrap();
+            let key = SecretKey::read(file.path()).unwrap();
+            let (mut sealer, _) = frame::open(("alpha", "beta"), Some(&key), frame::VERSIONS, draw);
+            let datagram = sealer.seal(FrameKind::Heartbeat, &to_json(&heartbeat));
+            assert!(datagram.len() < DATAGRAM_MAX, "{} bytes", datagram.len());
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::Instant;
 use crate::action::{Echo, Heartbeat, ServiceIndex};
 use crate::connection::Endpoint;
 use crate::detector::{Detector, DetectorConfig};
-use crate::migration::MigrationBeat;
+use crate::migration::{MigrationBeat, offers_max};
 use crate::orphans;
 use crate::packet::Checksum;
 use crate::service::{BrokenRule, OrderRefusal, Service, ServiceConfig, ServiceInput, Simplex};
@@ -124,6 +124,7 @@ impl Node {
 
     /// A node that has not yet heard its peer.
     pub fn new(config: NodeConfig, now: Instant) -> Self {
+        let offers_max = offers_max(config.services.len());
         let service = |service: &ServiceConfig| {
             let standing = StandingConfig {
                 is_primary: service.is_primary,
@@ -131,7 +132,7 @@ impl Node {
                 lease: config.lease,
                 fence_delay: config.fence_delay,
             };
-            Service::new(service, standing, config.detector, now)
+            Service::new(service, standing, config.detector, offers_max, now)
         };
         let services: Vec<_> = config.services.iter().map(service).collect();
         let detector = if services.iter().any(Service::expects_peer) {

@@ -277,6 +277,7 @@ impl Service {
         config: &ServiceConfig,
         standing: StandingConfig,
         detector: DetectorConfig,
+        offers_max: usize,
         now: Instant,
     ) -> Self {
         let found = config.found.as_ref();
@@ -303,7 +304,7 @@ impl Service {
             peer: None,
             server: ApplicationState::Alive,
             orphans,
-            outgoing: OutgoingMigrations::new(now),
+            outgoing: OutgoingMigrations::new(now, offers_max),
             incoming: IncomingMigrations::default(),
             unfollowed: Unfollowed::default(),
             sync: config.state_sync.map(StateSync::new),

@@ -11,7 +11,9 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use crate::bounds::wanted;
 use steadfast_proto::Instant;
-use steadfast_proto::migration::{IncomingMigrations, MigrationOffer, OfferAnswer, OutgoingMigrations};
+use steadfast_proto::migration::{
+    IncomingMigrations, MigrationOffer, OFFERS_MAX, OfferAnswer, OutgoingMigrations,
+};
 
 /// Number of connections.
 const CONNECTIONS: usize = 2;
@@ -134,7 +136,8 @@ impl PrimaryNode {
     /// The primary's side of an agent's life. The clock goes on from one agent to the next.
     fn outgoing(agent: u8, defect: Option<OwnershipDefect>) -> OutgoingMigrations {
         let same = defect == Some(OwnershipDefect::SameNumbers);
-        OutgoingMigrations::new(Instant::from_nanos(if same { 0 } else { u64::from(agent) * 100 }))
+        let began = if same { 0 } else { u64::from(agent) * 100 };
+        OutgoingMigrations::new(Instant::from_nanos(began), OFFERS_MAX)
     }
 }
 
