@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proto::action::ServiceIndex;
-use proto::connection::{Connection, Endpoint};
+use proto::connection::Endpoint;
 use proto::service::ServiceInput;
 use proto::table::ConnectionId;
 use proto::takeover;
