@@ -314,15 +314,15 @@ unsafe extern "C" fn getrandom(buffer: *mut c_void, size: size_t, flags: u32) ->
     size_or_error(unsafe { system::getrandom(buffer, size, flags) })
 }
 
-type OpenStream = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
-type ReadStream = unsafe extern "C" fn(*mut c_void, size_t, size_t, *mut libc::FILE) -> size_t;
-type CloseStream = unsafe extern "C" fn(*mut libc::FILE) -> c_int;
+type FopenFunction = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
+type FreadFunction = unsafe extern "C" fn(*mut c_void, size_t, size_t, *mut libc::FILE) -> size_t;
+type FcloseFunction = unsafe extern "C" fn(*mut libc::FILE) -> c_int;
 
 /// # Safety
 /// Both are C strings.
 unsafe fn open_stream(next: &NextFunction, path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     // SAFETY: the C library's function of this name has this type.
-    let function = unsafe { mem::transmute::<*mut c_void, OpenStream>(next.address()) };
+    let function = unsafe { mem::transmute::<*mut c_void, FopenFunction>(next.address()) };
     // SAFETY: the caller's contract.
     let (stream, path) = unsafe { (function(path, mode), CStr::from_ptr(path)) };
     if !stream.is_null() && (path == c"/dev/urandom" || path == c"/dev/random") {
@@ -354,7 +354,7 @@ unsafe extern "C" fn fread(
 ) -> size_t {
     static NEXT: NextFunction = NextFunction::new(c"fread");
     // SAFETY: the C library's function of this name has this type.
-    let function = unsafe { mem::transmute::<*mut c_void, ReadStream>(NEXT.address()) };
+    let function = unsafe { mem::transmute::<*mut c_void, FreadFunction>(NEXT.address()) };
     let total = size.saturating_mul(count);
     let is_done = total <= RANDOM_MAX
         && with_server(|server| {
@@ -379,7 +379,7 @@ unsafe extern "C" fn fclose(stream: *mut libc::FILE) -> c_int {
     static NEXT: NextFunction = NextFunction::new(c"fclose");
     with_server(|server| server.remove_random_stream(stream as usize));
     // SAFETY: the C library's function of this name has this type.
-    let function = unsafe { mem::transmute::<*mut c_void, CloseStream>(NEXT.address()) };
+    let function = unsafe { mem::transmute::<*mut c_void, FcloseFunction>(NEXT.address()) };
     // SAFETY: the caller's contract.
     unsafe { function(stream) }
 }

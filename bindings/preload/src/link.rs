@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 use std::{fs, io};
 
-use proto::order::{OnDivergence, OrderPlayback, OrderRecorder};
+use proto::order::{OnDivergence, OrderCounts, OrderPlayback, OrderRecorder};
 
 use crate::system;
 
@@ -34,6 +34,8 @@ const ALONE: u8 = 7;
 const END: u8 = 8;
 /// Recording has ended for the reason in the payload.
 const REFUSED: u8 = 9;
+/// A replica's counts: events that were played and divergences, 8 bytes each (little-endian), then the first divergence as text.
+const COUNTS: u8 = 10;
 /// The version of this protocol.
 const VERSION: u8 = 1;
 
@@ -272,6 +274,17 @@ impl RecordSource {
         match self {
             Self::File(_) => None,
             Self::Agent(link) => Some(link.fd),
+        }
+    }
+
+    /// Tells the agent how the playback goes.
+    pub fn report(&mut self, counts: OrderCounts, first: &str) {
+        if let Self::Agent(link) = self {
+            let mut payload = counts.played.to_le_bytes().to_vec();
+            payload.extend(counts.divergences.to_le_bytes());
+            payload.extend(first.as_bytes());
+            link.unsent.extend(frame(COUNTS, &payload));
+            let _ = link.send(); // an agent that has ended needs no counts
         }
     }
 

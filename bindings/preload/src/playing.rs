@@ -16,6 +16,8 @@ use crate::system::{self, RawAddress};
 /// Longest wait in milliseconds for a connection or for input that the record has. Both are in the backup's log before the primary's server
 /// gets them, so a longer wait means that they never come.
 const INPUT_MAX: u64 = 10_000;
+/// Interval in nanoseconds at which the agent learns the counts.
+const REPORT_EVERY: u64 = 1_000_000_000;
 /// Interval in milliseconds at which a slow client is tried again.
 const SLOW_CLIENT: c_int = 5;
 
@@ -40,6 +42,8 @@ pub struct PlayingServer {
     local: VecDeque<WaitingConnection>,
     clocks: [u64; CLOCKS],
     round: LocalRound,
+    /// When the counts were reported, and the divergences of that time.
+    reported: (u64, u64),
 }
 
 /// The record has ended, or the server has left it: it goes on as without a record.
@@ -68,12 +72,32 @@ impl PlayingServer {
             local: VecDeque::new(),
             clocks: [0; CLOCKS],
             round: LocalRound::default(),
+            reported: (0, 0),
+        }
+    }
+
+    /// Tells the agent the counts once a second, and each new divergence.
+    fn report(&mut self) {
+        let counts = self.playback.counts();
+        let now = system::nanos(libc::CLOCK_MONOTONIC);
+        if now - self.reported.0 > REPORT_EVERY || counts.divergences > self.reported.1 {
+            self.reported = (now, counts.divergences);
+            let first = self.playback.first_divergence();
+            self.source.report(
+                counts,
+                &first.map_or_else(String::new, |first| format!("{first:?}")),
+            );
         }
     }
 
     /// Ends the playback.
-    pub fn end(self) -> PlaybackRest {
+    pub fn end(mut self) -> PlaybackRest {
         let counts = self.playback.counts();
+        let first = self.playback.first_divergence();
+        self.source.report(
+            counts,
+            &first.map_or_else(String::new, |first| format!("{first:?}")),
+        );
         let mut summary = format!(
             "the record was left after {} events; {} divergences",
             counts.played, counts.divergences
@@ -358,6 +382,7 @@ impl PlayingServer {
         epoll: c_int,
         events: &mut [libc::epoll_event],
     ) -> Result<Outcome<usize>, RecordEnded> {
+        self.report();
         // The first look does not wait.
         let mut limit = 0;
         loop {

@@ -112,6 +112,13 @@ fn alone(
     {
         reading.problem(&field("state_sync"), "belongs to policy = \"replica\" only");
     }
+    if draft.recorded_order.is_some()
+        && draft
+            .policy
+            .is_some_and(|policy| policy != RestartPolicy::Replica)
+    {
+        reading.problem(&field("recorded_order"), "belongs to policy = \"replica\" only");
+    }
     if draft.staged_application.is_some()
         && draft
             .policy
