@@ -105,19 +105,17 @@ fn alone(
             reading.problem(&field(key), "belongs to policy = \"http\" only");
         }
     }
-    if draft.state_sync.is_some()
-        && draft
+    let of_replica = [
+        ("state_sync", draft.state_sync.is_some()),
+        ("recorded_order", draft.recorded_order.is_some()),
+    ];
+    for (key, _) in of_replica.into_iter().filter(|&(_, is_there)| is_there) {
+        if draft
             .policy
             .is_some_and(|policy| policy != RestartPolicy::Replica)
-    {
-        reading.problem(&field("state_sync"), "belongs to policy = \"replica\" only");
-    }
-    if draft.recorded_order.is_some()
-        && draft
-            .policy
-            .is_some_and(|policy| policy != RestartPolicy::Replica)
-    {
-        reading.problem(&field("recorded_order"), "belongs to policy = \"replica\" only");
+        {
+            reading.problem(&field(key), "belongs to policy = \"replica\" only");
+        }
     }
     if draft.staged_application.is_some()
         && draft

@@ -180,6 +180,13 @@ fn the_smallest_file_has_the_documented_defaults() {
     assert_eq!(config.services, [web]);
 }
 
+fn recorded_order() -> RecordedOrderSettings {
+    RecordedOrderSettings {
+        socket: "/run/steadfast/order-echo.sock".into(),
+        on_divergence: OnDivergence::TrustLog,
+    }
+}
+
 #[test]
 fn every_field_is_read() {
     let config = parse(FULLEST).unwrap();
@@ -248,11 +255,7 @@ fn every_field_is_read() {
         hold: Duration::from_millis(100),
     };
     assert_eq!(echo.state_sync, Some(state_sync));
-    let recorded_order = RecordedOrderSettings {
-        socket: "/run/steadfast/order-echo.sock".into(),
-        on_divergence: OnDivergence::TrustLog,
-    };
-    assert_eq!(echo.recorded_order, Some(recorded_order));
+    assert_eq!(echo.recorded_order, Some(recorded_order()));
 }
 
 #[test]

@@ -178,6 +178,14 @@ impl PairSetup {
         })
     }
 
+    /// The line of the configuration that sets the socket for recorded order of node `index`.
+    fn order_socket(&self, index: usize) -> String {
+        let sockets = self.order_sockets.as_ref();
+        sockets.map_or_else(String::new, |sockets| {
+            format!("recorded_order = {:?}\n", sockets[index])
+        })
+    }
+
     /// The configuration of node `index`. Node a is the primary. The file `key` contains the key of both nodes.
     fn configuration(&self, index: usize, key: &Path) -> String {
         let (name, peer) = (&self.names[index], 1 - index);
@@ -242,12 +250,7 @@ application = \"{loopback}:{port}\"
                 nodes[peer]
             )),
             if self.opaque { "opaque = \"replica\"\n" } else { "" },
-            self.order_sockets
-                .as_ref()
-                .map_or_else(String::new, |sockets| format!(
-                    "recorded_order = {:?}\n",
-                    sockets[index]
-                )),
+            self.order_socket(index),
             self.claim(),
             self.state_sync
                 .as_ref()

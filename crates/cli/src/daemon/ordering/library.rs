@@ -1,7 +1,7 @@
-//! The socket for the library in this node's server (`bindings/preload/src/link.rs` has the library's half of the protocol).
+//! The socket for the library in this node's server.
 
 use std::fs::{self, Permissions};
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,24 +12,11 @@ use std::time::Duration;
 use proto::order::OnDivergence;
 use proto::role::Role;
 
+use super::frames::{
+    ALONE, COUNTS, END, HELLO, PART, REFUSED, ROLE_NONE, ROLE_PLAY, ROLE_RECORD, VERSION, receive, send,
+};
 use super::state::OrderedService;
 
-const HELLO: u8 = 1;
-const ROLE_RECORD: u8 = 2;
-const ROLE_PLAY: u8 = 3;
-const ROLE_NONE: u8 = 4;
-const PART: u8 = 5;
-pub(super) const RECEIPT: u8 = 6;
-pub(super) const ALONE: u8 = 7;
-const END: u8 = 8;
-const REFUSED: u8 = 9;
-/// A replica's counts: events that were played and divergences, 8 bytes each (little-endian), then the first divergence as text.
-const COUNTS: u8 = 10;
-const VERSION: u8 = 1;
-
-const HEAD: usize = 5;
-/// Largest payload of a frame from the library.
-const PAYLOAD_MAX: usize = 64 << 20;
 /// How long a server waits for its role. Shorter than the library's time limit.
 const ROLE_MAX: Duration = Duration::from_secs(8);
 /// Bytes of the record in one frame.
@@ -62,27 +49,6 @@ pub(super) fn serve(path: &Path, service: &Arc<OrderedService>) -> anyhow::Resul
         }
     })?;
     Ok(())
-}
-
-/// Sends a frame to the library.
-pub(super) fn send(mut stream: &UnixStream, kind: u8, payload: &[u8]) -> io::Result<()> {
-    let mut frame = Vec::with_capacity(HEAD + payload.len());
-    frame.push(kind);
-    frame.extend((payload.len() as u32).to_le_bytes());
-    frame.extend(payload);
-    stream.write_all(&frame)
-}
-
-fn receive(mut stream: &UnixStream) -> io::Result<(u8, Vec<u8>)> {
-    let mut head = [0; HEAD];
-    stream.read_exact(&mut head)?;
-    let size = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
-    if size > PAYLOAD_MAX {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let mut payload = vec![0; size];
-    stream.read_exact(&mut payload)?;
-    Ok((head[0], payload))
 }
 
 /// Gives a server its role, and serves its library until the server ends.

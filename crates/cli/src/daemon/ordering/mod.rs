@@ -10,8 +10,10 @@
 //! These are threads of their own, because a client waits for a receipt and the agent's loop naps. The backup opens the link, to the port
 //! of `[peer]`.
 
+mod frames;
 mod library;
 mod link;
+mod sealed;
 mod state;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};

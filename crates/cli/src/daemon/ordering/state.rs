@@ -9,8 +9,8 @@ use proto::action::ServiceIndex;
 use proto::order::{OnDivergence, OrderArrivals, OrderTransfer, RecordGap};
 use proto::role::Role;
 
-use super::library::{self, ALONE, RECEIPT};
-use super::link::{LinkWriter, PART};
+use super::frames::{self, ALONE, RECEIPT};
+use super::sealed::{LinkWriter, PART};
 use crate::config::SecretKey;
 
 /// Longest time without a receipt. Then writes do not wait for the backup any more, until a link is up again.
@@ -198,7 +198,7 @@ impl OrderState {
 
     fn tell_library(&mut self, kind: u8, payload: &[u8]) {
         if let Some(library) = &self.recorder
-            && let Err(error) = library::send(library, kind, payload)
+            && let Err(error) = frames::send(library, kind, payload)
         {
             tracing::warn!(%error, "the recorded server does not take receipts");
         }
