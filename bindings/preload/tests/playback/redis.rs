@@ -3,45 +3,14 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use std::{env, fs, io};
+use std::{fs, io};
+
+use crate::library;
 
 /// How long a server may take to start, or to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// The library, built in this test's profile and target directory. Cargo builds no dynamic library for a test by itself.
-fn library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let test = env::current_exe().expect("this program");
-        let built = test.ancestors().nth(2).expect("TARGET/PROFILE/deps/TEST");
-        let profile = match built.file_name().and_then(|name| name.to_str()).expect("PROFILE") {
-            "debug" => "dev",
-            profile => profile,
-        };
-        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let outcome = Command::new(cargo)
-            .args([
-                "build",
-                "--quiet",
-                "--offline",
-                "--package",
-                "steadfast-order",
-                "--profile",
-                profile,
-            ])
-            .arg("--target-dir")
-            .arg(built.parent().expect("TARGET/PROFILE"))
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .expect("cargo runs");
-        assert!(outcome.success());
-        built.join("libsteadfast_order.so")
-    })
-}
 
 /// A running server. It ends with this value.
 pub struct RedisServer {
@@ -88,7 +57,9 @@ impl RedisServer {
             .stdout(Stdio::null())
             .stderr(fs::File::create(directory.path().join("errors")).expect("a file"));
         if let Some(order) = order {
-            command.env("LD_PRELOAD", library()).env("STEADFAST_ORDER", order);
+            command
+                .env("LD_PRELOAD", library::path())
+                .env("STEADFAST_ORDER", order);
         }
         let child = match command.spawn() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -146,3 +146,60 @@ pub fn begin(
     };
     Ok((reader, writer))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn key(digit: &str) -> SecretKey {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        file.write_all(digit.repeat(64).as_bytes()).expect("written");
+        SecretKey::read(file.path()).expect("a key")
+    }
+
+    /// Both ends of a link, with these keys: the opener's, and the other's.
+    fn link(keys: [Option<SecretKey>; 2]) -> [(LinkReader, LinkWriter); 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let address = listener.local_addr().expect("bound");
+        let [opener, other] = keys;
+        let opened = std::thread::spawn(move || {
+            let stream = TcpStream::connect(address).expect("connected");
+            begin(stream, opener.as_ref(), true).expect("the other end begins too")
+        });
+        let (stream, _) = listener.accept().expect("accepted");
+        let accepted = begin(stream, other.as_ref(), false).expect("the opener begins too");
+        [opened.join().expect("no panic"), accepted]
+    }
+
+    #[test]
+    fn frames_arrive_in_both_directions() {
+        for key in [None, Some(key("a"))] {
+            let [(mut from_other, mut to_other), (mut from_opener, mut to_opener)] = link([key.clone(), key]);
+            for payload in [&b"abc"[..], b"", &[7; 100_000]] {
+                to_other.send(PART, payload).expect("sent");
+                assert_eq!(from_opener.receive().expect("a frame"), (PART, payload.to_vec()));
+            }
+            to_opener.send(RECEIPT, b"12345678").expect("sent");
+            assert_eq!(
+                from_other.receive().expect("a frame"),
+                (RECEIPT, b"12345678".to_vec())
+            );
+        }
+    }
+
+    #[test]
+    fn frames_of_another_key_and_repeated_frames_are_refused() {
+        let [(_, mut to_other), (mut from_opener, _)] = link([Some(key("a")), Some(key("b"))]);
+        to_other.send(PART, b"abc").expect("sent");
+        from_opener.receive().expect_err("another key");
+
+        let [(_, mut to_other), (mut from_opener, _)] = link([Some(key("a")), Some(key("a"))]);
+        to_other.send(PART, b"abc").expect("sent");
+        from_opener.receive().expect("a frame");
+        to_other.seal.count = 0;
+        to_other.send(PART, b"abc").expect("sent");
+        from_opener.receive().expect_err("the same frame again");
+    }
+}
