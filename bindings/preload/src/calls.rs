@@ -63,7 +63,7 @@ unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, size: size_t) -> ssize
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, size: size_t, flags: c_int) -> ssize_t {
+pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, size: size_t, flags: c_int) -> ssize_t {
     let ordered = with_socket(fd, |server| {
         if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) != 0 {
             server.refuse("the server calls recv with flags");
@@ -107,7 +107,7 @@ unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, size: size_t) -> ss
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn send(fd: c_int, buffer: *const c_void, size: size_t, flags: c_int) -> ssize_t {
+pub unsafe extern "C" fn send(fd: c_int, buffer: *const c_void, size: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the caller's contract.
     let ordered = with_socket(fd, |server| server.write(fd, &[unsafe { bytes(buffer, size) }]));
     // SAFETY: the caller's contract.
@@ -193,7 +193,7 @@ unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event:
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_wait(
+pub unsafe extern "C" fn epoll_wait(
     epoll: c_int,
     events: *mut epoll_event,
     count: c_int,

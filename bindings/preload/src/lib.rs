@@ -9,6 +9,7 @@ mod held;
 mod link;
 mod playing;
 mod recording;
+mod refused;
 mod server;
 mod sockets;
 mod system;

@@ -90,6 +90,11 @@ impl PlayingServer {
         }
     }
 
+    /// The held output.
+    pub fn held(&mut self) -> &mut HeldOutput {
+        &mut self.held
+    }
+
     /// Ends the playback.
     pub fn end(mut self) -> PlaybackRest {
         let counts = self.playback.counts();
@@ -156,13 +161,13 @@ impl PlayingServer {
         self.source.receive(&mut self.playback);
     }
 
-    /// What the record says cannot be done, for this reason. Returns whether the server follows the record further.
+    /// What the record says cannot be done, for this reason.
     fn cannot_follow(&mut self, reason: &str) {
         crate::say(reason);
         self.playback.cannot_follow();
     }
 
-    /// Accepts a connection. `is_ordered` in the result says whether the record has it.
+    /// Accepts a connection.
     pub fn accept(
         &mut self,
         sockets: &mut OrderedSockets,

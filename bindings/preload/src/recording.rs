@@ -96,10 +96,10 @@ impl RecordingServer {
         }
     }
 
-    /// Waits until the backup has the whole record, and writes all held output that the clients take.
+    /// Waits until the backup has what the held output depends on, and writes all of this output that the clients take.
     pub fn settle(&mut self) {
         self.pass_on();
-        while !self.recorder.may_write() {
+        while !self.held.is_empty() && !self.recorder.may_write() {
             if let Some(link) = self.sink.descriptor() {
                 let _ = system::poll(&mut [system::readable(link)], SLOW_CLIENT);
             }
@@ -108,7 +108,12 @@ impl RecordingServer {
         }
     }
 
-    /// Accepts a connection. Returns it, and whether it is ordered.
+    /// The held output.
+    pub fn held(&mut self) -> &mut HeldOutput {
+        &mut self.held
+    }
+
+    /// Accepts a connection.
     pub fn accept(
         &mut self,
         sockets: &mut OrderedSockets,
@@ -164,7 +169,7 @@ impl RecordingServer {
         if self.held.bytes(fd) >= HOLD_MAX {
             self.settle();
             while self.held.bytes(fd) > 0 && system::is_blocking(fd) {
-                system::wait_writable(fd);
+                system::wait_writable(fd, -1);
                 self.pass_on();
             }
             if self.held.bytes(fd) > 0 {

@@ -24,6 +24,9 @@ const SINCE_BOOT: [c_int; 3] = [
     libc::CLOCK_BOOTTIME,
 ];
 
+/// Longest wait in nanoseconds for a client to take the output before the end of a stream.
+const SETTLE_MAX: u64 = 1_000_000_000;
+
 enum OrderMode {
     Recording(Box<RecordingServer>),
     Playing(Box<PlayingServer>),
@@ -81,7 +84,8 @@ impl OrderedServer {
         crate::say(&format!("recording has ended: {reason}"));
         let plain = OrderMode::Plain(Box::default());
         if let OrderMode::Recording(recording) = std::mem::replace(&mut self.mode, plain) {
-            let held = recording.end(reason);
+            let mut held = recording.end(reason);
+            held.flush(u64::MAX);
             self.mode = OrderMode::Plain(Box::new(PlainServer {
                 held,
                 ..PlainServer::default()
@@ -187,6 +191,30 @@ impl OrderedServer {
                 }
             }
             OrderMode::Playing(_) => Err(libc::EAGAIN),
+        }
+    }
+
+    /// Whether this epoll instance has ordered sockets.
+    pub fn is_watched_by(&self, epoll: c_int) -> bool {
+        self.sockets.is_watched_by(epoll)
+    }
+
+    /// Writes the held output of a connection, and waits for the connection to take it. A client that does not read delays this call by
+    /// [`SETTLE_MAX`] at most.
+    pub fn settle(&mut self, fd: c_int) {
+        if let OrderMode::Recording(recording) = &mut self.mode {
+            recording.settle();
+        }
+        let held = match &mut self.mode {
+            OrderMode::Recording(recording) => recording.held(),
+            OrderMode::Playing(playing) => playing.held(),
+            OrderMode::Plain(plain) => &mut plain.held,
+        };
+        let begun = system::nanos(libc::CLOCK_MONOTONIC);
+        held.flush(u64::MAX);
+        while held.bytes(fd) > 0 && system::nanos(libc::CLOCK_MONOTONIC) - begun < SETTLE_MAX {
+            system::wait_writable(fd, 10);
+            held.flush(u64::MAX);
         }
     }
 

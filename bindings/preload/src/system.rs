@@ -365,8 +365,8 @@ pub fn is_readable(fd: c_int) -> bool {
     poll(&mut [readable(fd)], 0) == Ok(1)
 }
 
-/// Waits until a socket takes output.
-pub fn wait_writable(fd: c_int) {
+/// Waits until a socket takes output, at most `timeout` milliseconds, or without a limit if negative.
+pub fn wait_writable(fd: c_int, timeout: c_int) {
     let events = libc::POLLOUT;
     // An error, such as an interruption, makes the caller try again.
     let _ = poll(
@@ -375,7 +375,7 @@ pub fn wait_writable(fd: c_int) {
             events,
             revents: 0,
         }],
-        -1,
+        timeout,
     );
 }
 

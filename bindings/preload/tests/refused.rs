@@ -68,6 +68,15 @@ fn a_server_that_cannot_be_recorded_says_why_and_goes_on() {
             "a thread other than the first has used a connection of the service",
         ),
         (
+            "select.select([connection], [], []); echo()",
+            "the server calls select",
+        ),
+        (
+            "connection.recvmsg(0); connection.sendmsg([connection.recv(10)])",
+            "the server calls recvmsg",
+        ),
+        ("echo(); connection.shutdown(socket.SHUT_WR)", ""),
+        (
             "epoll = select.epoll(); epoll.register(connection, select.EPOLLIN | select.EPOLLET); epoll.poll(); echo()",
             "the server uses EPOLLET or EPOLLONESHOT",
         ),
