@@ -30,14 +30,14 @@ pub const REFUSED: u8 = 4;
 pub const BEGIN_MAX: Duration = Duration::from_secs(1);
 
 /// Makes and checks the tags of one direction.
-struct LinkSeal {
+struct OrderLinkSeal {
     key: Option<SecretKey>,
     /// The direction and both nonces.
     context: Vec<u8>,
     count: u64,
 }
 
-impl LinkSeal {
+impl OrderLinkSeal {
     fn tag(&mut self, frame: &[u8]) -> Option<Hmac<Sha256>> {
         let key = self.key.as_ref()?;
         let mut mac = Hmac::<Sha256>::new_from_slice(key.bytes()).expect("any length is a key");
@@ -50,18 +50,18 @@ impl LinkSeal {
 }
 
 /// The half of a link that sends.
-pub struct LinkWriter {
+pub struct OrderLinkWriter {
     stream: TcpStream,
-    seal: LinkSeal,
+    seal: OrderLinkSeal,
 }
 
 /// The half of a link that receives.
-pub struct LinkReader {
+pub struct OrderLinkReader {
     pub stream: io::BufReader<TcpStream>,
-    seal: LinkSeal,
+    seal: OrderLinkSeal,
 }
 
-impl LinkWriter {
+impl OrderLinkWriter {
     /// Sends a frame.
     pub fn send(&mut self, kind: u8, payload: &[u8]) -> io::Result<()> {
         let mut frame = Vec::with_capacity(HEAD + payload.len() + TAG);
@@ -80,7 +80,7 @@ impl LinkWriter {
     }
 }
 
-impl LinkReader {
+impl OrderLinkReader {
     /// Receives a frame: its kind and its payload.
     pub fn receive(&mut self) -> io::Result<(u8, Vec<u8>)> {
         let mut head = [0; HEAD];
@@ -110,7 +110,7 @@ pub fn begin(
     mut stream: TcpStream,
     key: Option<&SecretKey>,
     is_opener: bool,
-) -> io::Result<(LinkReader, LinkWriter)> {
+) -> io::Result<(OrderLinkReader, OrderLinkWriter)> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(BEGIN_MAX))?;
     stream.set_write_timeout(Some(BEGIN_MAX))?;
@@ -131,16 +131,16 @@ pub fn begin(
     } else {
         [other, &own].concat()
     };
-    let seal = |is_from_opener: bool| LinkSeal {
+    let seal = |is_from_opener: bool| OrderLinkSeal {
         key: key.cloned(),
         context: [&[u8::from(is_from_opener)], &nonces[..]].concat(),
         count: 0,
     };
-    let reader = LinkReader {
+    let reader = OrderLinkReader {
         stream: io::BufReader::with_capacity(64 << 10, stream.try_clone()?),
         seal: seal(!is_opener),
     };
-    let writer = LinkWriter {
+    let writer = OrderLinkWriter {
         stream,
         seal: seal(is_opener),
     };
@@ -160,7 +160,7 @@ mod tests {
     }
 
     /// Both ends of a link, with these keys: the opener's, and the other's.
-    fn link(keys: [Option<SecretKey>; 2]) -> [(LinkReader, LinkWriter); 2] {
+    fn link(keys: [Option<SecretKey>; 2]) -> [(OrderLinkReader, OrderLinkWriter); 2] {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
         let address = listener.local_addr().expect("bound");
         let [opener, other] = keys;

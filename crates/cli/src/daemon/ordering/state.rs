@@ -10,7 +10,7 @@ use proto::order::{OnDivergence, OrderArrivals, OrderTransfer, RecordGap};
 use proto::role::Role;
 
 use super::frames::{self, ALONE, RECEIPT};
-use super::sealed::{LinkWriter, PART};
+use super::sealed::{OrderLinkWriter, PART};
 use crate::config::SecretKey;
 
 /// Longest time without a receipt. Then writes do not wait for the backup any more, until a link is up again.
@@ -36,7 +36,7 @@ pub(super) struct OrderState {
     /// The library of the primary's server.
     pub recorder: Option<UnixStream>,
     pub transfer: OrderTransfer,
-    link: Option<LinkWriter>,
+    link: Option<OrderLinkWriter>,
     /// Counts the links, so that a thread of an earlier link does not end a later one.
     links: u64,
     is_alone: bool,
@@ -144,7 +144,7 @@ impl OrderState {
     }
 
     /// A backup that has the record's first `have` bytes takes the record. Returns the link's number.
-    pub fn link_up(&mut self, have: u64, link: LinkWriter) -> Result<u64, (RecordGap, LinkWriter)> {
+    pub fn link_up(&mut self, have: u64, link: OrderLinkWriter) -> Result<u64, (RecordGap, OrderLinkWriter)> {
         if let Err(gap) = self.transfer.link_up(have) {
             return Err((gap, link));
         }
