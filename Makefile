@@ -77,6 +77,7 @@ install: build
 	install -D -m 644 docs/edge-guide.md $(DESTDIR)$(PREFIX)/share/doc/steadfast/edge-guide.md
 	install -D -m 644 docs/tunnel-guide.md $(DESTDIR)$(PREFIX)/share/doc/steadfast/tunnel-guide.md
 	install -D -m 755 target/$(PROFILE)/libsteadfast.so $(DESTDIR)$(PREFIX)/lib/libsteadfast.so
+	install -D -m 755 target/$(PROFILE)/libsteadfast_order.so $(DESTDIR)$(PREFIX)/lib/libsteadfast_order.so
 	install -D -m 644 target/$(PROFILE)/libsteadfast.a $(DESTDIR)$(PREFIX)/lib/libsteadfast.a
 	install -D -m 644 bindings/c/include/steadfast.h $(DESTDIR)$(PREFIX)/include/steadfast.h
 	install -D -m 644 bindings/python/steadfast.py $(DESTDIR)$(PREFIX)/share/steadfast/python/steadfast.py

@@ -7,7 +7,7 @@ use proto::restart::http::Reexecute;
 
 use super::{
     AfterTakeover, AtLimitSetting, Commit, CutReplies, HealthSettings, NodeRole, OpaqueSetting,
-    ServiceSettings, StateSyncSettings,
+    RecordedOrderSettings, ServiceSettings, StateSyncSettings,
 };
 
 /// A service as its own table describes it. [`super::relations`] adds what depends on other tables.
@@ -32,6 +32,7 @@ pub(super) struct Draft {
     pub(super) claim_ping: Vec<IpAddr>,
     pub(super) on_deposed: Vec<String>,
     pub(super) state_sync: Option<StateSyncSettings>,
+    pub(super) recorded_order: Option<RecordedOrderSettings>,
     pub(super) health: Option<HealthSettings>,
 }
 
@@ -82,6 +83,7 @@ impl Draft {
             claim_ping: self.claim_ping,
             on_deposed: self.on_deposed,
             state_sync: self.state_sync,
+            recorded_order: self.recorded_order,
             health: self.health,
         })
     }

@@ -29,8 +29,8 @@ pub use places::Places;
 pub use problem::{ConfigError, Problem};
 pub use settings::{
     AfterTakeover, AtLimitSetting, Commit, Config, CutReplies, DetectorSettings, HealthSettings, LogSettings,
-    MetricsSettings, NodeRole, NodeSettings, OpaqueSetting, PeerSettings, PeerTransport, STATE_ROOT,
-    ServiceSettings, StateSyncSettings,
+    MetricsSettings, NodeRole, NodeSettings, OpaqueSetting, PeerSettings, PeerTransport,
+    RecordedOrderSettings, STATE_ROOT, ServiceSettings, StateSyncSettings,
 };
 
 impl Config {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proto::follower::RestartPolicy;
+use proto::order::OnDivergence;
 use proto::restart::http::{Reexecute, Volatile};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -17,8 +18,8 @@ use super::table::{
 };
 use super::{
     AfterTakeover, Commit, Config, ConfigError, CutReplies, DetectorSettings, HealthSettings,
-    MetricsSettings, NodeSettings, OpaqueSetting, PeerSettings, PeerTransport, Problem, STATE_ROOT,
-    StateSyncSettings, arbiter, log, relations,
+    MetricsSettings, NodeSettings, OpaqueSetting, PeerSettings, PeerTransport, Problem,
+    RecordedOrderSettings, STATE_ROOT, StateSyncSettings, arbiter, log, relations,
 };
 
 /// The file's tables, and the only top-level key (`assume`).
@@ -294,6 +295,7 @@ fn service(reading: &mut ConfigReader<'_>, index: usize, value: &Spanned<DeValue
             .optional("on_deposed", list(text("a string", |word| Some(word.to_owned()))))
             .unwrap_or_default(),
         state_sync: state_sync(&mut table),
+        recorded_order: recorded_order(&mut table),
         health: table.table("health", health),
     };
     table.end();
@@ -315,6 +317,19 @@ fn state_sync(table: &mut ConfigTable<'_, '_>) -> Option<StateSyncSettings> {
         command,
         timeout,
         hold,
+    })
+}
+
+fn recorded_order(table: &mut ConfigTable<'_, '_>) -> Option<RecordedOrderSettings> {
+    let has_socket = table.has("recorded_order");
+    let socket = table.optional("recorded_order", snapshot_socket);
+    if table.has("on_divergence") && !has_socket {
+        table.problem("on_divergence", "is of no use without recorded_order");
+    }
+    let on_divergence = table.optional("on_divergence", on_divergence).unwrap_or_default();
+    socket.map(|socket| RecordedOrderSettings {
+        socket,
+        on_divergence,
     })
 }
 
@@ -400,6 +415,14 @@ fn cut_replies(value: &DeValue<'_>) -> Result<CutReplies, String> {
     text("\"rest\" or \"whole\"", |name| match name {
         "rest" => Some(CutReplies::Rest),
         "whole" => Some(CutReplies::Whole),
+        _ => None,
+    })(value)
+}
+
+fn on_divergence(value: &DeValue<'_>) -> Result<OnDivergence, String> {
+    text("\"unprotect\" or \"trust-log\"", |name| match name {
+        "unprotect" => Some(OnDivergence::Unprotect),
+        "trust-log" => Some(OnDivergence::TrustLog),
         _ => None,
     })(value)
 }

@@ -84,6 +84,31 @@ fn spilling(reading: &mut ConfigReader<'_>, log: &LogSettings, drafts: &[Draft])
     }
 }
 
+/// Checks that keys that belong to one policy are not with another one.
+fn keys_of_policies(reading: &mut ConfigReader<'_>, field: &dyn Fn(&str) -> String, draft: &Draft) {
+    use RestartPolicy::{Http, Replica, Snapshot};
+    let keys = [
+        ("volatile_headers", draft.volatile_headers.is_some(), Http),
+        ("reexecute", draft.reexecute.is_some(), Http),
+        ("cut_replies", draft.cut_replies.is_some(), Http),
+        ("after_takeover", draft.after_takeover.is_some(), Http),
+        ("opaque", draft.opaque.is_some(), Http),
+        ("state_sync", draft.state_sync.is_some(), Replica),
+        ("recorded_order", draft.recorded_order.is_some(), Replica),
+        ("staged_application", draft.staged_application.is_some(), Snapshot),
+    ];
+    for (key, _, only) in keys.into_iter().filter(|&(_, is_there, _)| is_there) {
+        if draft.policy.is_some_and(|policy| policy != only) {
+            let name = match only {
+                Http => "http",
+                Replica => "replica",
+                _ => "snapshot",
+            };
+            reading.problem(&field(key), format!("belongs to policy = \"{name}\" only"));
+        }
+    }
+}
+
 /// Checks one service by itself.
 fn alone(
     reading: &mut ConfigReader<'_>,
@@ -93,35 +118,7 @@ fn alone(
     peer: Option<&PeerSettings>,
 ) {
     let field = |key: &str| format!("service[{index}].{key}");
-    let of_http = [
-        ("volatile_headers", draft.volatile_headers.is_some()),
-        ("reexecute", draft.reexecute.is_some()),
-        ("cut_replies", draft.cut_replies.is_some()),
-        ("after_takeover", draft.after_takeover.is_some()),
-        ("opaque", draft.opaque.is_some()),
-    ];
-    for (key, _) in of_http.into_iter().filter(|&(_, is_there)| is_there) {
-        if draft.policy.is_some_and(|policy| policy != RestartPolicy::Http) {
-            reading.problem(&field(key), "belongs to policy = \"http\" only");
-        }
-    }
-    if draft.state_sync.is_some()
-        && draft
-            .policy
-            .is_some_and(|policy| policy != RestartPolicy::Replica)
-    {
-        reading.problem(&field("state_sync"), "belongs to policy = \"replica\" only");
-    }
-    if draft.staged_application.is_some()
-        && draft
-            .policy
-            .is_some_and(|policy| policy != RestartPolicy::Snapshot)
-    {
-        reading.problem(
-            &field("staged_application"),
-            "belongs to policy = \"snapshot\" only",
-        );
-    }
+    keys_of_policies(reading, &field, draft);
     let Some(vip) = draft.address else { return };
     if let Some(host) = draft
         .claim_ping

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use proto::follower::RestartPolicy;
+use proto::order::OnDivergence;
 use proto::restart::http::{Reexecute, Volatile};
 use serde::{Deserialize, Serialize};
 
@@ -191,8 +192,19 @@ pub struct ServiceSettings {
     /// `state_sync` and its time limits; policy `replica` only. Default: none. Without this setting, a server that has just started is
     /// assumed to have all state that matters.
     pub state_sync: Option<StateSyncSettings>,
+    /// `recorded_order` and `on_divergence`; policy `replica` only. Default: none.
+    pub recorded_order: Option<RecordedOrderSettings>,
     /// `[service.health]`: the health probe of the application. Default: none.
     pub health: Option<HealthSettings>,
+}
+
+/// The order of the primary's calls is recorded, and the replica's server plays it back (docs/recorded-order.md).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordedOrderSettings {
+    /// `recorded_order`: the Unix socket at which the library in the service's server reaches the agent.
+    pub socket: PathBuf,
+    /// `on_divergence`: `unprotect` (default) or `trust-log`.
+    pub on_divergence: OnDivergence,
 }
 
 /// How a replica's server gets the primary's state when its node comes back.

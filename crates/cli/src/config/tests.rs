@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use proto::follower::RestartPolicy;
+use proto::order::OnDivergence;
 use proto::restart::http::Reexecute;
 
 use super::*;
@@ -100,6 +101,8 @@ peer_address = "2001:db8::3"
 state_sync = ["/usr/local/sbin/copy", "--all"]
 state_sync_timeout_ms = 60_000
 state_sync_hold_ms = 100
+recorded_order = "/run/steadfast/order-echo.sock"
+on_divergence = "trust-log"
 "#;
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -171,9 +174,17 @@ fn the_smallest_file_has_the_documented_defaults() {
         claim_ping: Vec::new(),
         on_deposed: Vec::new(),
         state_sync: None,
+        recorded_order: None,
         health: None,
     };
     assert_eq!(config.services, [web]);
+}
+
+fn recorded_order() -> RecordedOrderSettings {
+    RecordedOrderSettings {
+        socket: "/run/steadfast/order-echo.sock".into(),
+        on_divergence: OnDivergence::TrustLog,
+    }
 }
 
 #[test]
@@ -244,6 +255,7 @@ fn every_field_is_read() {
         hold: Duration::from_millis(100),
     };
     assert_eq!(echo.state_sync, Some(state_sync));
+    assert_eq!(echo.recorded_order, Some(recorded_order()));
 }
 
 #[test]

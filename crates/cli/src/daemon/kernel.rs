@@ -29,6 +29,7 @@ use super::census::Listing;
 use super::claim::Claims;
 use super::held::HeldClients;
 use super::hook;
+use super::ordering::RecordedOrders;
 use super::outside::OutsideProbes;
 use super::peer::PeerLinks;
 use super::pool::{self, pool_max};
@@ -55,6 +56,7 @@ pub struct LinuxKernel {
     pub(super) relay: RelayedConnections,
     pub(super) replicas: Replicas,
     pub(super) exports: WaitingExports,
+    pub(super) ordering: RecordedOrders,
     pub(super) claims: Claims,
     outside: OutsideProbes,
     servers: Servers,
@@ -127,6 +129,7 @@ impl LinuxKernel {
             relay: RelayedConnections::new(config)?,
             replicas: Replicas::new(config)?,
             exports: WaitingExports::default(),
+            ordering: RecordedOrders::default(),
             claims: Claims::new(config)?,
             outside: OutsideProbes::new(config),
             servers,

@@ -17,6 +17,7 @@ mod known;
 mod link;
 mod mend;
 mod news;
+mod ordering;
 mod orders;
 mod outside;
 mod own;
@@ -144,6 +145,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
         &asker,
         (kernel.exports.import_counter(), kernel.exports.moved_sockets()),
     )?;
+    kernel.ordering = ordering::RecordedOrders::serve(config)?;
     let peer_status = control::PeerStatus {
         name: config.peer.name.clone(),
         address: config.peer.address,
@@ -396,6 +398,7 @@ impl Agent<'_> {
             self.kernel.look_for_links(&mut self.node, &self.kernel.peer);
         }
         self.known.renew(&self.kernel, &self.node);
+        self.kernel.ordering.tell(&self.node);
     }
 
     fn pass_time(&mut self) {

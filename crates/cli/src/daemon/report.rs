@@ -285,6 +285,7 @@ fn counters(node: &Node, kernel: &LinuxKernel, index: ServiceIndex) -> BTreeMap<
         node.service(index).table().handshakes() as u64,
     );
     counters.extend(kernel.relay().counters(index));
+    counters.extend(kernel.ordering.counters(index));
     let table = node.service(index).table();
     if table.config().policy == RestartPolicy::Snapshot {
         let has_restart_point = |connection: &Connection| connection.follower().has_restart_point();

@@ -234,6 +234,7 @@ fn start_random(
         snapshots,
         program: daemon.to_owned(),
         ipv6: false,
+        order: None,
     };
     let label = format!("{}-{name}", software.name());
     ServerProcess::start_with(software, node, directory, &label, content, 1, &export)

@@ -66,6 +66,8 @@ pub struct PairSetup {
     pub staged_port: Option<u16>,
     /// With policy `snapshot`: the sockets at which the agents of node a and b take snapshots.
     pub snapshot_sockets: Option<[PathBuf; 2]>,
+    /// With recorded order: the sockets for the servers' libraries on node a and b.
+    pub order_sockets: Option<[PathBuf; 2]>,
     /// Whether a replica follows protocols other than HTTP.
     pub opaque: bool,
     /// Milliseconds between two heartbeats.
@@ -107,6 +109,7 @@ impl PairSetup {
             policy: "http",
             staged_port: None,
             snapshot_sockets: None,
+            order_sockets: None,
             opaque: false,
             heartbeat_ms: 20,
             missed: 4,
@@ -175,6 +178,14 @@ impl PairSetup {
         })
     }
 
+    /// The line of the configuration that sets the socket for recorded order of node `index`.
+    fn order_socket(&self, index: usize) -> String {
+        let sockets = self.order_sockets.as_ref();
+        sockets.map_or_else(String::new, |sockets| {
+            format!("recorded_order = {:?}\n", sockets[index])
+        })
+    }
+
     /// The configuration of node `index`. Node a is the primary. The file `key` contains the key of both nodes.
     fn configuration(&self, index: usize, key: &Path) -> String {
         let (name, peer) = (&self.names[index], 1 - index);
@@ -216,7 +227,7 @@ interface = \"{interface}\"
 policy = \"{}\"
 primary = \"{primary}\"
 application = \"{loopback}:{port}\"
-{}{}{}{}{}{}{}",
+{}{}{}{}{}{}{}{}",
             self.agent_timeout_ms
                 .map_or_else(String::new, |ms| format!("agent_timeout_ms = {ms}\n")),
             self.snapshot_socket(1 - peer),
@@ -239,6 +250,7 @@ application = \"{loopback}:{port}\"
                 nodes[peer]
             )),
             if self.opaque { "opaque = \"replica\"\n" } else { "" },
+            self.order_socket(index),
             self.claim(),
             self.state_sync
                 .as_ref()
@@ -579,6 +591,7 @@ mod tests {
                 "claim_ping",
                 "health",
                 "state_sync",
+                "recorded_order",
                 "opaque",
                 "[log]",
                 "peer_address",
@@ -597,6 +610,7 @@ mod tests {
                 expect: "HTTP/1.",
             }),
             state_sync: Some("/x/sync".into()),
+            order_sockets: Some(["/x/a".into(), "/x/b".into()]),
             arbiter: ArbiterSetup::Fence(["off", "on"].map(|program| FenceSetup {
                 command: vec![program.to_owned()],
                 delay_ms: None,
@@ -617,6 +631,7 @@ mod tests {
         assert_eq!(service["opaque"].as_str(), Some("replica"));
         assert_eq!(service["claim_ping"][1].as_str(), Some("10.1.0.2"));
         assert_eq!(service["state_sync"][0].as_str(), Some("/x/sync"));
+        assert_eq!(service["recorded_order"].as_str(), Some("/x/a"));
         assert_eq!(service["health"]["send"].as_str(), Some("GET / HTTP/1.0\r\n\r\n"));
         assert_eq!(service["health"]["failures"].as_integer(), Some(3));
     }

@@ -217,6 +217,9 @@ pub fn redis(own: &Path) -> Vec<String> {
         ("--save", String::new()),
         ("--appendonly", "no".to_owned()),
         ("--dir", own.display().to_string()),
+        // For the administrator: recorded order does not order it. The path is relative to `--dir`.
+        ("--unixsocket", "redis.sock".to_owned()),
+        ("--enable-debug-command", "yes".to_owned()),
         // Copies the state to a returning server without delay.
         ("--repl-diskless-sync-delay", "0".to_owned()),
         ("--tcp-backlog", BACKLOG.to_string()),

@@ -82,6 +82,8 @@ pub struct ExportSetup {
     pub program: PathBuf,
     /// Whether the service's address is of IPv6.
     pub ipv6: bool,
+    /// The agent's socket for recorded order, if the server's order is recorded. The server then starts only when the agent runs.
+    pub order: Option<PathBuf>,
 }
 
 impl ServerProcess {
@@ -126,8 +128,18 @@ impl ServerProcess {
         fs::create_dir_all(&own).with_context(|| own.display().to_string())?;
         let mut command = command(application, node, &own, &content.directory, workers)?;
         command.env("STEADFAST_SNAPSHOTS", &export.snapshots);
+        if let Some(socket) = &export.order {
+            let library = export.program.with_file_name("libsteadfast_order.so");
+            command
+                .env("LD_PRELOAD", library)
+                .env("STEADFAST_ORDER", format!("agent:{}", socket.display()));
+        }
         let Some(port) = application.staged_port() else {
             let mut process = LoggedProcess::start(label, command, directory)?;
+            if export.order.is_some() {
+                let behind = None;
+                return Ok(Self { process, behind });
+            }
             wait_listening(&mut process, node, application.port())?;
             let behind = None;
             return Ok(Self { process, behind });
@@ -143,6 +155,14 @@ impl ServerProcess {
         wait_socket(&mut process, node, application.port(), export.ipv6)?;
         let behind = Some(behind);
         Ok(Self { process, behind })
+    }
+
+    /// Waits until the server listens.
+    ///
+    /// # Errors
+    /// If the server has ended, or takes too long.
+    pub fn wait_listening(&mut self, node: &Netns, port: u16) -> Result<()> {
+        wait_listening(&mut self.process, node, port)
     }
 
     /// Lets the server's leading process, and all processes that it starts from now on, use only these CPUs.

@@ -112,6 +112,9 @@ pub struct PairOptions {
     /// the run is expected to fail (exit code 1).
     #[arg(long)]
     pub without_state_sync: bool,
+    /// With --policy replica: record the order of the primary's calls, and play it back on the backup. So clients may share keys.
+    #[arg(long)]
+    pub recorded_order: bool,
     /// The arbiter, which decides which node may speak when the nodes do not hear each other: none, a fence, or etcd.
     #[arg(long, value_enum, default_value_t)]
     pub assume: Assume,
@@ -168,6 +171,7 @@ impl PairOptions {
             returning: Returning::Killed,
             rounds: None,
             without_state_sync: false,
+            recorded_order: false,
             assume: Assume::default(),
             members: 1,
             connections,
@@ -274,6 +278,11 @@ impl PairOptions {
         }
         if self.without_state_sync && (self.rounds.is_none() || self.policy != PolicyOption::Replica) {
             return wrong("--without-state-sync needs --rounds and --policy replica");
+        }
+        if self.recorded_order
+            && (self.policy != PolicyOption::Replica || self.rounds.is_some() || self.baseline)
+        {
+            return wrong("--recorded-order needs --policy replica, and neither --rounds nor --baseline");
         }
         Ok(())
     }

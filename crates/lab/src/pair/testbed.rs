@@ -89,10 +89,11 @@ impl Testbed {
                 snapshots: snapshot_socket(options, &directory, index).unwrap_or_default(),
                 program: program.clone(),
                 ipv6: options.lan.ipv6,
+                order: order_socket(options, &directory, index),
             };
             ServerProcess::start_with(application, node, &directory, &label, &content, WORKERS, &export)
         };
-        let servers = [server(0)?, server(1)?];
+        let mut servers = [server(0)?, server(1)?];
         let (arbiter, witness) = arbiter(options, &network, run)?;
         let pair = pair(options, run, arbiter, &network)?;
         let agents = if options.baseline {
@@ -102,6 +103,11 @@ impl Testbed {
             let [a, b] = &network.nodes;
             Some(pair.start([a, b], &run.directory, run.teardown)?)
         };
+        if options.recorded_order {
+            for (server, node) in servers.iter_mut().zip(&network.nodes) {
+                server.wait_listening(node, application.port())?;
+            }
+        }
         Ok(Self {
             agents,
             servers,
@@ -263,6 +269,7 @@ impl Testbed {
             snapshots: sockets.map_or_else(PathBuf::new, |sockets| sockets[index].clone()),
             program: self.pair.binaries[index].clone(),
             ipv6: self.pair.service.is_ipv6(),
+            order: None,
         };
         self.servers[index].stop_behind();
         self.servers[index] = ServerProcess::start_with(
@@ -325,6 +332,13 @@ fn snapshot_socket(options: &PairOptions, directory: &Path, index: usize) -> Opt
     is_used.then(|| directory.join(format!("snapshots-{}.sock", NODE_NAMES[index])))
 }
 
+/// With recorded order: the socket for the server's library on a node.
+fn order_socket(options: &PairOptions, directory: &Path, index: usize) -> Option<PathBuf> {
+    options
+        .recorded_order
+        .then(|| directory.join(format!("order-{}.sock", NODE_NAMES[index])))
+}
+
 fn pair(
     options: &PairOptions,
     run: &LabRun<'_>,
@@ -350,6 +364,9 @@ fn pair(
             .filter(|_| options.policy == PolicyOption::Snapshot),
         snapshot_sockets: snapshot_socket(options, &run.directory, 0)
             .zip(snapshot_socket(options, &run.directory, 1))
+            .map(Into::into),
+        order_sockets: order_socket(options, &run.directory, 0)
+            .zip(order_socket(options, &run.directory, 1))
             .map(Into::into),
         opaque: options.application().is_opaque(),
         agent_timeout_ms: options.fault.restarts_agents().then_some(AGENT_TIMEOUT_MS),

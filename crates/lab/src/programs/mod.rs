@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::clock::ClockOffset;
 use crate::emulator::WanOptions;
 use crate::judge::{Closing, Finding};
+use crate::net::NODE_NAMES;
 use crate::node::{DEBIAN_PYTHON, ServerSoftware, WEBSOCKETS};
 use crate::pair::aftermath::{Aftermath, follow};
 use crate::pair::expect::{BACKUP, changes, expectations};
@@ -35,6 +36,11 @@ const BENCHMARK_MOMENT: Duration = Duration::from_secs(1);
 /// The WebSocket client. Its exchange takes some seconds; the fault hits in the middle.
 const TALK: &str = include_str!("talk.py");
 const MESSAGES: usize = 200;
+/// The clients that share keys. They pause in the middle, so that the data of both nodes can be compared. The fault hits after the pause.
+const KEYS: &str = include_str!("keys.py");
+const KEYS_MOMENT: Duration = Duration::from_millis(500);
+/// Time limit for the backup's server to have the same data as the primary's. Shorter than the clients' pause.
+const DIGEST_LIMIT: Duration = Duration::from_millis(1500);
 /// Time limit for a client.
 const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
@@ -52,6 +58,10 @@ pub struct ProgramsOptions {
     /// Only this client; default: all.
     #[arg(long, value_enum)]
     client: Option<ClientSoftware>,
+    /// Play the clients that share keys without recorded order. Shows that recorded order is necessary, so the run is expected to fail (exit
+    /// code 1).
+    #[arg(long)]
+    without_recorded_order: bool,
     #[command(flatten)]
     lan: LanOptions,
     #[command(flatten)]
@@ -66,10 +76,12 @@ pub enum ClientSoftware {
     Wget,
     RedisBenchmark,
     Websockets,
+    /// Four connections that change the same keys (recorded order).
+    SharedKeys,
 }
 
 /// All pairs of server and client that are played.
-const PROGRAMS: [(ServerSoftware, ClientSoftware); 10] = [
+const PROGRAMS: [(ServerSoftware, ClientSoftware); 11] = [
     (ServerSoftware::Nginx, ClientSoftware::Curl),
     (ServerSoftware::Nginx, ClientSoftware::Wget),
     (ServerSoftware::Apache, ClientSoftware::Curl),
@@ -79,6 +91,7 @@ const PROGRAMS: [(ServerSoftware, ClientSoftware); 10] = [
     (ServerSoftware::Python, ClientSoftware::Curl),
     (ServerSoftware::Python, ClientSoftware::Wget),
     (ServerSoftware::Redis, ClientSoftware::RedisBenchmark),
+    (ServerSoftware::Redis, ClientSoftware::SharedKeys),
     (ServerSoftware::Websockets, ClientSoftware::Websockets),
 ];
 
@@ -128,6 +141,7 @@ impl ProgramsOptions {
                 PolicyOption::Http
             },
             server: Some(server),
+            recorded_order: client == ClientSoftware::SharedKeys && !self.without_recorded_order,
             megabytes: Some(if client.downloads() { MEGABYTES } else { 1 }),
             way: if is_redis { WanOptions::default() } else { way },
             ..PairOptions::new(WorkloadOption::Download, 1)
@@ -216,13 +230,14 @@ impl ClientSoftware {
             Self::Wget => "wget",
             Self::RedisBenchmark => "redis-benchmark",
             Self::Websockets => "websockets",
+            Self::SharedKeys => "shared-keys",
         }
     }
 
     fn program(self) -> &'static str {
         match self {
             Self::Curl | Self::Wget | Self::RedisBenchmark => self.name(),
-            Self::Websockets => DEBIAN_PYTHON,
+            Self::Websockets | Self::SharedKeys => DEBIAN_PYTHON,
         }
     }
 
@@ -231,6 +246,7 @@ impl ClientSoftware {
         match self {
             Self::Curl | Self::Wget => (self.program(), self.name()),
             Self::RedisBenchmark => (self.program(), "redis-tools"),
+            Self::SharedKeys => ("redis-cli", "redis-tools"),
             Self::Websockets => (WEBSOCKETS, "python3-websockets"),
         }
     }
@@ -238,7 +254,7 @@ impl ClientSoftware {
     fn downloads(self) -> bool {
         match self {
             Self::Curl | Self::Wget => true,
-            Self::RedisBenchmark | Self::Websockets => false,
+            Self::RedisBenchmark | Self::Websockets | Self::SharedKeys => false,
         }
     }
 
@@ -261,6 +277,9 @@ impl ClientSoftware {
             Self::Websockets => command
                 .args(["-c", TALK])
                 .args([format!("ws://{service}/"), MESSAGES.to_string()]),
+            Self::SharedKeys => command
+                .args(["-c", KEYS])
+                .args([service.ip().to_string(), service.port().to_string()]),
         };
     }
 }
@@ -316,6 +335,10 @@ fn play(options: &PairOptions, client: ClientSoftware, run: &LabRun<'_>) -> Resu
     run.step("load");
     wait_for_moment(client, &mut process, &received, length)?;
     let unprotected = wait_for_protection(&testbed, &mut process);
+    let unequal = (client == ClientSoftware::SharedKeys)
+        .then(|| compare_data(&testbed, &mut process))
+        .transpose()?
+        .flatten();
     let epoch = testbed.epoch();
     run.step("fault");
     let fault_at = inject(&testbed, options, CrashTarget::Primary)?;
@@ -327,6 +350,7 @@ fn play(options: &PairOptions, client: ClientSoftware, run: &LabRun<'_>) -> Resu
         run,
     )?;
     aftermath.problems.extend(unprotected);
+    aftermath.problems.extend(unequal);
     let status = process.wait(LIMIT);
     let said = status.as_ref().err().map(|error| format!("{error:#}"));
     let exit_code = status.ok().and_then(|status| status.code());
@@ -399,6 +423,7 @@ fn wait_for_moment(
         std::thread::sleep(POLL);
         match client {
             ClientSoftware::RedisBenchmark => begun.elapsed() > BENCHMARK_MOMENT,
+            ClientSoftware::SharedKeys => process.output().lines().any(|line| line == "pause"),
             ClientSoftware::Websockets => process.output().lines().count() > MESSAGES / 2,
             ClientSoftware::Curl | ClientSoftware::Wget => {
                 received.metadata().is_ok_and(|file| file.len() > length / 2)
@@ -423,4 +448,32 @@ fn wait_for_protection(testbed: &Testbed, client: &mut LoggedProcess) -> Option<
     waited
         .err()
         .map(|error| format!("node b never protected all connections of the client: {reasons:?}; {error}"))
+}
+
+/// Waits until both nodes' servers have the same data, while the clients pause. Then waits until the clients work again. Returns a problem
+/// if the data differ.
+fn compare_data(testbed: &Testbed, client: &mut LoggedProcess) -> Result<Option<String>> {
+    let begun = Deadline::now();
+    let digests = || -> Result<[String; 2]> { Ok([digest(testbed, 0)?, digest(testbed, 1)?]) };
+    let mut last = digests()?;
+    while last[0] != last[1] && begun.elapsed() < DIGEST_LIMIT {
+        std::thread::sleep(POLL);
+        last = digests()?;
+    }
+    let works = |process: &LoggedProcess| process.output().lines().any(|line| line == "work");
+    client.wait_until("work again", LIMIT, works)?;
+    std::thread::sleep(KEYS_MOMENT);
+    let [of_a, of_b] = last;
+    Ok((of_a != of_b).then(|| format!("the nodes' data differ: DEBUG DIGEST is {of_a} and {of_b}")))
+}
+
+/// Redis' digest of all data of node `index`. The administrator's socket is in the server's directory.
+fn digest(testbed: &Testbed, index: usize) -> Result<String> {
+    let own = format!("{}-{}", ServerSoftware::Redis.name(), NODE_NAMES[index]);
+    let directory = testbed.directory.join(own);
+    let output = Command::new("redis-cli")
+        .args(["-s", "redis.sock", "DEBUG", "DIGEST"])
+        .current_dir(directory)
+        .output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

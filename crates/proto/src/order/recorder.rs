@@ -56,7 +56,13 @@ impl OrderRecorder {
     /// Whether the server may write to a client now.
     #[must_use]
     pub fn may_write(&self) -> bool {
-        self.is_alone || self.arrived == self.len()
+        self.released() >= self.len()
+    }
+
+    /// Writes that depend on at most this many bytes of the record may reach their clients now. [`u64::MAX`]: all of them.
+    #[must_use]
+    pub fn released(&self) -> u64 {
+        if self.is_alone { u64::MAX } else { self.arrived }
     }
 
     /// Length of the record in bytes.

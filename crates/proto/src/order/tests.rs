@@ -115,8 +115,10 @@ fn a_write_waits_until_the_backup_has_all_events_before_it() {
     assert!(recorder.may_write());
     recorder.receipt(0);
     assert!(recorder.may_write(), "an old receipt changes nothing");
+    let before = recorder.len();
     recorder.record(&clock(5));
     assert!(!recorder.may_write(), "the next write depends on the clock");
+    assert_eq!(recorder.released(), before, "an earlier write does not");
 }
 
 #[test]

@@ -1,0 +1,313 @@
+//! Where the record goes, and where it comes from: a file, or this node's agent.
+//!
+//! A frame between the library and the agent has one byte for its kind, four bytes for the length of its payload (little-endian), and the
+//! payload. The library begins with [`HELLO`]; the agent answers with a role.
+
+use std::ffi::c_int;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+use std::{fs, io};
+
+use proto::order::{OnDivergence, OrderCounts, OrderPlayback, OrderRecorder};
+
+use crate::system;
+
+/// The library's first frame. Its payload is the version of this protocol, one byte.
+const HELLO: u8 = 1;
+/// The library records. The payload is the service's address: 16 bytes and the port (big-endian).
+const ROLE_RECORD: u8 = 2;
+/// The library plays back. The payload is one byte: 1 means `trust-log`.
+const ROLE_PLAY: u8 = 3;
+/// The server runs without a record.
+const ROLE_NONE: u8 = 4;
+/// Bytes of the record.
+const PART: u8 = 5;
+/// The backup has this many bytes of the record (8 bytes, little-endian).
+const RECEIPT: u8 = 6;
+/// No backup takes the record now, so writes do not wait.
+const ALONE: u8 = 7;
+/// The record has ended.
+const END: u8 = 8;
+/// Recording has ended for the reason in the payload.
+const REFUSED: u8 = 9;
+/// A replica's counts: events that were played and divergences, 8 bytes each (little-endian), then the first divergence as text.
+const COUNTS: u8 = 10;
+/// The version of this protocol.
+const VERSION: u8 = 1;
+
+const HEAD: usize = 5;
+const READ_SIZE: usize = 16 << 10;
+/// How long the library waits for the agent when the server starts.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a library does in its server.
+pub enum OrderRole {
+    /// It records the order of the connections to this address. `None`: of all connections.
+    Record(RecordSink, Option<SocketAddr>),
+    /// It plays a record back.
+    Play(RecordSource, OnDivergence),
+    /// Nothing.
+    None,
+}
+
+impl OrderRole {
+    /// The role that the environment names: `record:FILE`, `play:FILE` or `agent:SOCKET`.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub fn from_setting(setting: &str) -> Result<Self, String> {
+        let (kind, path) = setting.split_once(':').unwrap_or((setting, ""));
+        let failed = |error: io::Error| format!("{path}: {error}");
+        match kind {
+            "record" => {
+                let file = fs::File::create(path).map_err(failed)?;
+                Ok(Self::Record(RecordSink::File(file), None))
+            }
+            "play" => {
+                let file = fs::File::open(path).map_err(failed)?;
+                Ok(Self::Play(RecordSource::File(file), OnDivergence::Unprotect))
+            }
+            "agent" => Self::from_agent(Path::new(path)).map_err(failed),
+            _ => Err(format!("{kind} is none of record, play and agent")),
+        }
+    }
+
+    fn from_agent(path: &Path) -> io::Result<Self> {
+        let mut pause = 0;
+        let stream = loop {
+            match UnixStream::connect(path) {
+                Ok(stream) => break stream,
+                Err(error) if pause == PATIENCE.as_millis() / 10 => return Err(error),
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+            pause += 1;
+        };
+        stream.set_read_timeout(Some(PATIENCE))?;
+        (&stream).write_all(&frame(HELLO, &[VERSION]))?;
+        let mut head = [0; HEAD];
+        (&stream).read_exact(&mut head)?;
+        let mut payload = vec![0; size(&head).min(READ_SIZE)];
+        (&stream).read_exact(&mut payload)?;
+        stream.set_read_timeout(None)?;
+        let link = AgentLink {
+            fd: stream.as_raw_fd(),
+            received: Vec::new(),
+            unsent: Vec::new(),
+        };
+        let role = match (head[0], &payload[..]) {
+            (ROLE_RECORD, [ip @ .., high, low]) if ip.len() == 16 => {
+                let ip: [u8; 16] = ip.try_into().expect("16 bytes");
+                let ip: IpAddr = Ipv6Addr::from(ip).to_canonical();
+                let service = SocketAddr::new(ip, u16::from_be_bytes([*high, *low]));
+                Self::Record(RecordSink::Agent(link), Some(service))
+            }
+            (ROLE_PLAY, [policy]) => {
+                let on_divergence = if *policy == 1 {
+                    OnDivergence::TrustLog
+                } else {
+                    OnDivergence::Unprotect
+                };
+                Self::Play(RecordSource::Agent(link), on_divergence)
+            }
+            (ROLE_NONE, _) => return Ok(Self::None),
+            _ => {
+                return Err(io::Error::other(
+                    "the agent speaks another version of the protocol",
+                ));
+            }
+        };
+        let _ = stream.into_raw_fd(); // the link has it
+        Ok(role)
+    }
+}
+
+fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(HEAD + payload.len());
+    frame.push(kind);
+    frame.extend((payload.len() as u32).to_le_bytes());
+    frame.extend(payload);
+    frame
+}
+
+fn size(head: &[u8]) -> usize {
+    u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize
+}
+
+/// The connection to this node's agent. It stays open until the server ends.
+pub struct AgentLink {
+    fd: c_int,
+    received: Vec<u8>,
+    unsent: Vec<u8>,
+}
+
+/// The agent has ended, or the link is broken.
+pub struct LinkLost;
+
+impl AgentLink {
+    fn send(&mut self) -> Result<(), LinkLost> {
+        while !self.unsent.is_empty() {
+            match system::send_now(self.fd, &self.unsent) {
+                Ok(count) => drop(self.unsent.drain(..count as usize)),
+                Err(libc::EAGAIN) => return Ok(()),
+                Err(libc::EINTR) => {}
+                Err(_) => return Err(LinkLost),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what has arrived, and gives each whole frame to `each`.
+    fn receive(&mut self, mut each: impl FnMut(u8, &[u8])) -> Result<(), LinkLost> {
+        let mut buffer = [0; READ_SIZE];
+        let mut is_lost = false;
+        loop {
+            match system::receive_now(self.fd, &mut buffer, 0) {
+                Ok(0) => is_lost = true,
+                Ok(count) => {
+                    self.received.extend(&buffer[..count as usize]);
+                    if count as usize == READ_SIZE {
+                        continue;
+                    }
+                }
+                Err(libc::EINTR) => continue,
+                Err(libc::EAGAIN) => {}
+                Err(_) => is_lost = true,
+            }
+            break;
+        }
+        let mut rest = &self.received[..];
+        while rest.len() >= HEAD {
+            let Some(payload) = rest[HEAD..].get(..size(rest)) else {
+                break;
+            };
+            each(rest[0], payload);
+            rest = &rest[HEAD + payload.len()..];
+        }
+        let used = self.received.len() - rest.len();
+        self.received.drain(..used);
+        if is_lost { Err(LinkLost) } else { Ok(()) }
+    }
+}
+
+/// Where a record goes.
+pub enum RecordSink {
+    /// A file. Writes do not wait.
+    File(fs::File),
+    /// The agent.
+    Agent(AgentLink),
+}
+
+impl RecordSink {
+    /// The descriptor that is readable when there is something to [`receive`](Self::receive).
+    pub fn descriptor(&self) -> Option<c_int> {
+        match self {
+            Self::File(_) => None,
+            Self::Agent(link) => Some(link.fd),
+        }
+    }
+
+    /// Sends what was recorded.
+    ///
+    /// # Errors
+    /// The record cannot go on.
+    pub fn send(&mut self, recorder: &mut OrderRecorder) -> Result<(), LinkLost> {
+        let count = recorder.unsent().len();
+        match self {
+            Self::File(file) if count > 0 => {
+                file.write_all(recorder.unsent()).map_err(|_| LinkLost)?;
+                recorder.sent(count);
+            }
+            Self::File(_) => {}
+            Self::Agent(link) => {
+                if count > 0 {
+                    link.unsent.extend(frame(PART, recorder.unsent()));
+                    recorder.sent(count);
+                }
+                link.send()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles receipts.
+    ///
+    /// # Errors
+    /// The record cannot go on.
+    pub fn receive(&mut self, recorder: &mut OrderRecorder) -> Result<(), LinkLost> {
+        let Self::Agent(link) = self else {
+            return Ok(());
+        };
+        let mut has_ended = false;
+        link.receive(|kind, payload| match (kind, payload.first_chunk()) {
+            (RECEIPT, Some(arrived)) => recorder.receipt(u64::from_le_bytes(*arrived)),
+            (ALONE, _) => recorder.alone(),
+            (END, _) => has_ended = true,
+            _ => {}
+        })?;
+        if has_ended { Err(LinkLost) } else { Ok(()) }
+    }
+
+    /// Says why recording ends.
+    pub fn refuse(&mut self, reason: &str) {
+        if let Self::Agent(link) = self {
+            link.unsent.extend(frame(REFUSED, reason.as_bytes()));
+            let _ = link.send();
+        }
+    }
+}
+
+/// Where a record comes from.
+pub enum RecordSource {
+    /// A file that is complete.
+    File(fs::File),
+    /// The agent.
+    Agent(AgentLink),
+}
+
+impl RecordSource {
+    /// The descriptor that is readable when there is more to [`receive`](Self::receive).
+    pub fn descriptor(&self) -> Option<c_int> {
+        match self {
+            Self::File(_) => None,
+            Self::Agent(link) => Some(link.fd),
+        }
+    }
+
+    /// Tells the agent how the playback goes.
+    pub fn report(&mut self, counts: OrderCounts, first: &str) {
+        if let Self::Agent(link) = self {
+            let mut payload = counts.played.to_le_bytes().to_vec();
+            payload.extend(counts.divergences.to_le_bytes());
+            payload.extend(first.as_bytes());
+            link.unsent.extend(frame(COUNTS, &payload));
+            let _ = link.send(); // an agent that has ended needs no counts
+        }
+    }
+
+    /// Takes what has arrived. If nothing can follow, the record ends.
+    pub fn receive(&mut self, playback: &mut OrderPlayback) {
+        match self {
+            Self::File(file) => {
+                let mut bytes = Vec::new();
+                let _ = file.read_to_end(&mut bytes); // what was read is a part of the record
+                playback.feed(&bytes);
+                playback.end();
+            }
+            Self::Agent(link) => {
+                let mut has_ended = false;
+                let received = link.receive(|kind, payload| match kind {
+                    PART => playback.feed(payload),
+                    END => has_ended = true,
+                    _ => {}
+                });
+                if has_ended || received.is_err() {
+                    playback.end();
+                }
+            }
+        }
+    }
+}

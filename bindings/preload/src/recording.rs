@@ -1,0 +1,325 @@
+//! The primary's half: calls are carried out and recorded. Output is held until the backup has what the output depends on.
+
+use std::ffi::c_int;
+
+use proto::order::{CLOCKS, OrderEvent, OrderRecorder, Outcome};
+
+use crate::held::{HOLD_MAX, HeldOutput};
+use crate::link::{LinkLost, RecordSink};
+use crate::sockets::OrderedSockets;
+use crate::system::{self, RawAddress};
+
+/// The data of the agent's link in the server's epoll instance. No server uses it, because it is no pointer and no descriptor.
+const LINK_DATA: u64 = 0x5f73_7465_6164_6661;
+/// Longest time without an event in the record, in nanoseconds. A server whose sockets are ready only for work that is not ordered must
+/// still learn the time.
+const QUIET_MAX: u64 = 100_000_000;
+/// Interval in milliseconds at which a slow client is tried again.
+const SLOW_CLIENT: c_int = 5;
+
+/// A server that is recorded.
+pub struct RecordingServer {
+    recorder: OrderRecorder,
+    sink: RecordSink,
+    held: HeldOutput,
+    /// The link is in this epoll instance.
+    watched_in: Option<c_int>,
+    /// The last values of the clocks, 0 if not read.
+    clocks: [u64; CLOCKS],
+    last_ready: u64,
+    round: LocalRound,
+    is_lost: bool,
+}
+
+/// Rounds of the event loop that serve sockets which are not ordered. Such a round has no ordered sockets, so a replica can have it at
+/// another moment. Clocks stand still meanwhile.
+#[derive(Default)]
+pub struct LocalRound {
+    /// This round is one.
+    pub is_now: bool,
+    /// The next round is one, if such sockets are ready.
+    pub is_next: bool,
+}
+
+impl RecordingServer {
+    /// Nothing is recorded yet.
+    pub fn new(sink: RecordSink) -> Self {
+        let mut recorder = OrderRecorder::default();
+        if matches!(sink, RecordSink::File(_)) {
+            recorder.alone();
+        }
+        Self {
+            recorder,
+            sink,
+            held: HeldOutput::default(),
+            watched_in: None,
+            clocks: [0; CLOCKS],
+            last_ready: 0,
+            round: LocalRound::default(),
+            is_lost: false,
+        }
+    }
+
+    /// Whether the record cannot go on.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// Ends the record. Returns the output that is still held.
+    pub fn end(mut self, reason: &str) -> HeldOutput {
+        self.pass_on();
+        self.sink.refuse(reason);
+        if let (Some(epoll), Some(link)) = (self.watched_in, self.sink.descriptor()) {
+            system::epoll_remove(epoll, link);
+        }
+        self.held
+    }
+
+    /// Sends the record, and writes what the backup's receipts release.
+    fn pass_on(&mut self) {
+        let sent = self.sink.send(&mut self.recorder);
+        self.note(sent);
+        if !self.held.is_empty() {
+            self.held.flush(self.recorder.released());
+        }
+    }
+
+    fn receive(&mut self) {
+        let received = self.sink.receive(&mut self.recorder);
+        self.note(received);
+    }
+
+    fn note(&mut self, outcome: Result<(), LinkLost>) {
+        if outcome.is_err() {
+            self.is_lost = true;
+            self.recorder.alone();
+        }
+    }
+
+    /// Waits until the backup has what the held output depends on, and writes all of this output that the clients take.
+    pub fn settle(&mut self) {
+        self.pass_on();
+        while !self.held.is_empty() && !self.recorder.may_write() {
+            if let Some(link) = self.sink.descriptor() {
+                let _ = system::poll(&mut [system::readable(link)], SLOW_CLIENT);
+            }
+            self.receive();
+            self.pass_on();
+        }
+    }
+
+    /// The held output.
+    pub fn held(&mut self) -> &mut HeldOutput {
+        &mut self.held
+    }
+
+    /// Accepts a connection.
+    pub fn accept(
+        &mut self,
+        sockets: &mut OrderedSockets,
+        fd: c_int,
+        flags: c_int,
+    ) -> Outcome<(c_int, RawAddress)> {
+        let Some(listener) = sockets.listener(fd) else {
+            return system::accept(fd, flags);
+        };
+        if system::is_blocking(fd) && !system::is_readable(fd) {
+            self.settle();
+        }
+        let accepted = system::accept(fd, flags);
+        let outcome = match &accepted {
+            Ok((connection, address)) => match sockets.takes(*connection, address) {
+                Some(client) => {
+                    sockets.add_connection(*connection);
+                    Ok(client)
+                }
+                None => return accepted,
+            },
+            Err(error) => Err(*error),
+        };
+        self.recorder.record(&OrderEvent::Accepted { listener, outcome });
+        accepted
+    }
+
+    /// Reads from a connection.
+    pub fn read(&mut self, sockets: &OrderedSockets, fd: c_int, buffer: &mut [u8]) -> Outcome<u64> {
+        let mut outcome = system::receive_now(fd, buffer, 0);
+        if outcome == Err(libc::EAGAIN) && system::is_blocking(fd) {
+            self.settle();
+            // SAFETY: the slice is valid.
+            outcome = unsafe { system::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        }
+        if let Some(connection) = sockets.connection(fd) {
+            self.recorder.record(&OrderEvent::Read { connection, outcome });
+        }
+        outcome
+    }
+
+    /// Writes to a connection.
+    pub fn write(&mut self, sockets: &OrderedSockets, fd: c_int, parts: &[&[u8]]) -> Outcome<u64> {
+        let Some(connection) = sockets.connection(fd) else {
+            return Err(libc::ENOTCONN);
+        };
+        let outcome = self.write_or_hold(fd, parts);
+        self.recorder.record(&OrderEvent::Written { connection, outcome });
+        outcome
+    }
+
+    fn write_or_hold(&mut self, fd: c_int, parts: &[&[u8]]) -> Outcome<u64> {
+        if self.held.bytes(fd) >= HOLD_MAX {
+            self.settle();
+            while self.held.bytes(fd) > 0 && system::is_blocking(fd) {
+                system::wait_writable(fd, -1);
+                self.pass_on();
+            }
+            if self.held.bytes(fd) > 0 {
+                return Err(libc::EAGAIN);
+            }
+        }
+        if self.held.bytes(fd) == 0 && self.recorder.may_write() {
+            return system::send_parts(fd, parts);
+        }
+        self.held.hold(fd, self.recorder.len(), parts);
+        Ok(parts.iter().map(|part| part.len() as u64).sum())
+    }
+
+    /// The server closes a socket.
+    pub fn on_close(&mut self, fd: c_int) {
+        self.held.on_close(fd);
+    }
+
+    /// The value of a clock. `now` reads it.
+    pub fn clock(&mut self, clock: u8, now: impl FnOnce() -> u64) -> u64 {
+        let last = &mut self.clocks[usize::from(clock)];
+        if self.round.is_now && *last != 0 {
+            return *last;
+        }
+        let nanos = now();
+        if !self.round.is_now {
+            *last = nanos;
+            self.recorder.record(&OrderEvent::Clock { clock, nanos });
+        }
+        nanos
+    }
+
+    /// The server has got random bytes.
+    pub fn random(&mut self, bytes: &[u8]) {
+        if !self.round.is_now {
+            self.recorder.record(&OrderEvent::Random(bytes.to_vec()));
+        }
+    }
+
+    /// The number of the server's process.
+    pub fn pid(&mut self) -> u32 {
+        let pid = system::getpid();
+        if !self.round.is_now {
+            self.recorder.record(&OrderEvent::Pid(pid));
+        }
+        pid
+    }
+
+    /// Waits until sockets are ready.
+    pub fn wait(
+        &mut self,
+        sockets: &OrderedSockets,
+        epoll: c_int,
+        events: &mut [libc::epoll_event],
+        timeout: c_int,
+    ) -> Outcome<usize> {
+        self.watch_link(epoll);
+        self.pass_on();
+        let begun = system::nanos(libc::CLOCK_MONOTONIC);
+        loop {
+            let now = system::nanos(libc::CLOCK_MONOTONIC);
+            let waited = i32::try_from((now - begun) / 1_000_000).unwrap_or(i32::MAX);
+            let mut left = if timeout < 0 {
+                -1
+            } else {
+                timeout.saturating_sub(waited).max(0)
+            };
+            let is_last = left == 0;
+            if self.held.is_blocked() && !(0..SLOW_CLIENT).contains(&left) {
+                left = SLOW_CLIENT;
+            }
+            let count = match system::wait_for_events(epoll, events, left) {
+                Ok(count) => count,
+                Err(error) => {
+                    self.begin_round(false, system::nanos(libc::CLOCK_MONOTONIC));
+                    self.recorder.record(&OrderEvent::Ready(Err(error)));
+                    return Err(error);
+                }
+            };
+            let count = self.take_receipts(events, count);
+            if self.held.is_blocked() {
+                self.pass_on();
+            }
+            if count > 0 || is_last || self.is_lost {
+                return Ok(self.choose_round(sockets, events, count));
+            }
+        }
+    }
+
+    fn watch_link(&mut self, epoll: c_int) {
+        if self.watched_in.is_some() {
+            return;
+        }
+        if let Some(link) = self.sink.descriptor() {
+            let event = libc::epoll_event {
+                events: libc::EPOLLIN as u32,
+                u64: LINK_DATA,
+            };
+            self.watched_in = system::epoll_add(epoll, link, event).is_ok().then_some(epoll);
+        }
+    }
+
+    /// Handles receipts, and removes the link's event. Returns the number of events that remain.
+    fn take_receipts(&mut self, events: &mut [libc::epoll_event], count: usize) -> usize {
+        let Some(place) = events[..count]
+            .iter()
+            .position(|event| { event.u64 } == LINK_DATA)
+        else {
+            return count;
+        };
+        events.copy_within(place + 1..count, place);
+        self.receive();
+        self.pass_on();
+        count - 1
+    }
+
+    /// Decides whether the server serves ordered sockets or others in this round, and records the ordered ones. Returns the number of events.
+    fn choose_round(
+        &mut self,
+        sockets: &OrderedSockets,
+        events: &mut [libc::epoll_event],
+        count: usize,
+    ) -> usize {
+        let now = system::nanos(libc::CLOCK_MONOTONIC);
+        let ordered: Vec<_> = events[..count]
+            .iter()
+            .filter_map(|event| Some((sockets.source(event)?, event.events)))
+            .collect();
+        let has_local = ordered.len() < count;
+        let is_due = now.saturating_sub(self.last_ready) < QUIET_MAX;
+        let is_local = has_local && (self.round.is_next || ordered.is_empty() && is_due);
+        self.begin_round(is_local, now);
+        self.round.is_next = has_local && !is_local;
+        let mut kept = 0;
+        for at in 0..count {
+            if sockets.source(&events[at]).is_none() == is_local {
+                events[kept] = events[at];
+                kept += 1;
+            }
+        }
+        if !is_local {
+            self.recorder.record(&OrderEvent::Ready(Ok(ordered)));
+        }
+        kept
+    }
+
+    fn begin_round(&mut self, is_local: bool, now: u64) {
+        self.round.is_now = is_local;
+        if !is_local {
+            self.last_ready = now;
+        }
+    }
+}

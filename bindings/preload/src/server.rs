@@ -1,0 +1,357 @@
+//! The server in whose process this library is: it is recorded, or plays back, or does neither any more.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+
+use proto::order::{CLOCKS, Outcome};
+
+use crate::held::{HOLD_MAX, HeldOutput};
+use crate::link::OrderRole;
+use crate::playing::{PlayingServer, RecordEnded, WaitingConnection};
+use crate::recording::RecordingServer;
+use crate::sockets::{ConnectionScope, OrderedSockets, OrderedWatch};
+use crate::system::{self, RawAddress};
+
+/// Numbers of the clocks that have no number of their own.
+pub const CLOCK_GETTIMEOFDAY: u8 = 14;
+/// `time`.
+pub const CLOCK_TIME: u8 = 15;
+
+/// Clocks that count from the start of a machine, which differs between the two nodes.
+const SINCE_BOOT: [c_int; 3] = [
+    libc::CLOCK_MONOTONIC,
+    libc::CLOCK_MONOTONIC_RAW,
+    libc::CLOCK_BOOTTIME,
+];
+
+/// Longest wait in nanoseconds for a client to take the output before the end of a stream.
+const SETTLE_MAX: u64 = 1_000_000_000;
+
+enum OrderMode {
+    Recording(Box<RecordingServer>),
+    Playing(Box<PlayingServer>),
+    Plain(Box<PlainServer>),
+}
+
+/// A server without a record.
+#[derive(Default)]
+struct PlainServer {
+    held: HeldOutput,
+    /// Connections that were accepted during the playback, and that the server has not accepted yet.
+    waiting: VecDeque<WaitingConnection>,
+    /// Nanoseconds to add to a clock, so that it goes on from the value of the playback.
+    offsets: [u64; CLOCKS],
+}
+
+/// The server.
+pub struct OrderedServer {
+    sockets: OrderedSockets,
+    mode: OrderMode,
+    /// Streams from which the server reads random bytes.
+    random_streams: Vec<usize>,
+}
+
+impl OrderedServer {
+    /// A server that has made no call yet. `None`: it has no record.
+    pub fn new(role: OrderRole) -> Option<Self> {
+        let (scope, mode) = match role {
+            OrderRole::Record(sink, service) => (
+                service.map_or(ConnectionScope::All, ConnectionScope::To),
+                OrderMode::Recording(Box::new(RecordingServer::new(sink))),
+            ),
+            OrderRole::Play(source, on_divergence) => {
+                let scope = match source.descriptor() {
+                    Some(_) => ConnectionScope::FromElsewhere,
+                    None => ConnectionScope::All,
+                };
+                let playing = PlayingServer::new(source, on_divergence);
+                (scope, OrderMode::Playing(Box::new(playing)))
+            }
+            OrderRole::None => return None,
+        };
+        Some(Self {
+            sockets: OrderedSockets::new(scope),
+            mode,
+            random_streams: Vec::new(),
+        })
+    }
+
+    /// Ends the recording of a server whose order cannot be recorded. A playback goes on.
+    pub fn refuse(&mut self, reason: &str) {
+        if !matches!(self.mode, OrderMode::Recording(_)) {
+            return;
+        }
+        crate::say(&format!("recording has ended: {reason}"));
+        let plain = OrderMode::Plain(Box::default());
+        if let OrderMode::Recording(recording) = std::mem::replace(&mut self.mode, plain) {
+            let mut held = recording.end(reason);
+            held.flush(u64::MAX);
+            self.mode = OrderMode::Plain(Box::new(PlainServer {
+                held,
+                ..PlainServer::default()
+            }));
+        }
+    }
+
+    /// The record has ended: the server goes on without it.
+    fn leave_record(&mut self, _: RecordEnded) {
+        let plain = OrderMode::Plain(Box::default());
+        let OrderMode::Playing(playing) = std::mem::replace(&mut self.mode, plain) else {
+            return;
+        };
+        let rest = playing.end();
+        crate::say(&rest.summary);
+        let mut offsets = [0; CLOCKS];
+        for clock in SINCE_BOOT {
+            let last = rest.clocks[clock as usize];
+            if last != 0 {
+                offsets[clock as usize] = last.wrapping_sub(system::nanos(clock));
+            }
+        }
+        self.mode = OrderMode::Plain(Box::new(PlainServer {
+            held: rest.held,
+            waiting: rest.waiting,
+            offsets,
+        }));
+        self.sockets.watch_all();
+    }
+
+    /// Follows the record with `played`, or goes on without it.
+    fn follow<T>(
+        &mut self,
+        played: impl FnOnce(&mut PlayingServer, &mut OrderedSockets) -> Result<T, RecordEnded>,
+    ) -> Option<T> {
+        let OrderMode::Playing(playing) = &mut self.mode else {
+            return None;
+        };
+        match played(playing, &mut self.sockets) {
+            Ok(outcome) => Some(outcome),
+            Err(ended) => {
+                self.leave_record(ended);
+                None
+            }
+        }
+    }
+
+    /// The server listens on a socket.
+    pub fn on_listen(&mut self, fd: c_int) {
+        self.sockets.add_listener(fd);
+    }
+
+    /// Accepts a connection.
+    pub fn accept(&mut self, fd: c_int, flags: c_int) -> Outcome<(c_int, RawAddress)> {
+        let hand_over = |connection: WaitingConnection| {
+            system::set_flags(connection.fd, flags);
+            (connection.fd, connection.address)
+        };
+        if let Some(accepted) = self.follow(|playing, sockets| playing.accept(sockets, fd)) {
+            return accepted.map(hand_over);
+        }
+        match &mut self.mode {
+            OrderMode::Recording(recording) => recording.accept(&mut self.sockets, fd, flags),
+            OrderMode::Plain(plain) => {
+                let place = plain.waiting.iter().position(|one| one.listener == fd);
+                match place.and_then(|place| plain.waiting.remove(place)) {
+                    Some(connection) => Ok(hand_over(connection)),
+                    None => system::accept(fd, flags),
+                }
+            }
+            OrderMode::Playing(_) => Err(libc::EAGAIN),
+        }
+    }
+
+    /// Reads from a connection.
+    pub fn read(&mut self, fd: c_int, buffer: &mut [u8]) -> Outcome<u64> {
+        if let Some(outcome) = self.follow(|playing, sockets| playing.read(sockets, fd, buffer)) {
+            return outcome;
+        }
+        match &mut self.mode {
+            OrderMode::Recording(recording) => recording.read(&self.sockets, fd, buffer),
+            // SAFETY: the slice is valid.
+            _ => unsafe { system::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), 0) },
+        }
+    }
+
+    /// Writes to a connection.
+    pub fn write(&mut self, fd: c_int, parts: &[&[u8]]) -> Outcome<u64> {
+        if let Some(outcome) = self.follow(|playing, sockets| playing.write(sockets, fd, parts)) {
+            return outcome;
+        }
+        match &mut self.mode {
+            OrderMode::Recording(recording) => recording.write(&self.sockets, fd, parts),
+            OrderMode::Plain(plain) => {
+                plain.held.flush(u64::MAX);
+                match plain.held.bytes(fd) {
+                    0 => system::send_parts(fd, parts),
+                    HOLD_MAX.. => Err(libc::EAGAIN),
+                    _ => {
+                        plain.held.hold(fd, 0, parts);
+                        Ok(parts.iter().map(|part| part.len() as u64).sum())
+                    }
+                }
+            }
+            OrderMode::Playing(_) => Err(libc::EAGAIN),
+        }
+    }
+
+    /// Whether this epoll instance has ordered sockets.
+    pub fn is_watched_by(&self, epoll: c_int) -> bool {
+        self.sockets.is_watched_by(epoll)
+    }
+
+    /// Writes the held output of a connection, and waits for the connection to take it. A client that does not read delays this call by
+    /// [`SETTLE_MAX`] at most.
+    pub fn settle(&mut self, fd: c_int) {
+        if let OrderMode::Recording(recording) = &mut self.mode {
+            recording.settle();
+        }
+        let held = match &mut self.mode {
+            OrderMode::Recording(recording) => recording.held(),
+            OrderMode::Playing(playing) => playing.held(),
+            OrderMode::Plain(plain) => &mut plain.held,
+        };
+        let begun = system::nanos(libc::CLOCK_MONOTONIC);
+        held.flush(u64::MAX);
+        while held.bytes(fd) > 0 && system::nanos(libc::CLOCK_MONOTONIC) - begun < SETTLE_MAX {
+            system::wait_writable(fd, 10);
+            held.flush(u64::MAX);
+        }
+    }
+
+    /// The server is about to close a socket.
+    pub fn on_close(&mut self, fd: c_int) {
+        let epoll = self.sockets.remove(fd);
+        match &mut self.mode {
+            OrderMode::Recording(recording) => recording.on_close(fd),
+            OrderMode::Playing(playing) => return playing.on_close(fd), // the kernel's instance does not watch it
+            OrderMode::Plain(plain) => plain.held.on_close(fd),
+        }
+        // A copy of the descriptor may stay open, so closing does not suffice.
+        if let Some(epoll) = epoll {
+            system::epoll_remove(epoll, fd);
+        }
+    }
+
+    /// The server watches an ordered socket, or not any more. Returns whether the kernel's epoll instance is to do the same.
+    pub fn on_watch(&mut self, epoll: c_int, fd: c_int, watch: Option<OrderedWatch>) -> bool {
+        if let Err(reason) = self.sockets.watch(epoll, fd, watch) {
+            self.refuse(reason);
+        }
+        !matches!(self.mode, OrderMode::Playing(_))
+    }
+
+    /// Waits until sockets are ready. `None`: this epoll instance has no ordered sockets.
+    pub fn wait(
+        &mut self,
+        epoll: c_int,
+        events: &mut [libc::epoll_event],
+        timeout: c_int,
+    ) -> Option<Outcome<usize>> {
+        if !self.sockets.is_watched_by(epoll) {
+            return None;
+        }
+        if let Some(outcome) = self.follow(|playing, sockets| playing.wait(sockets, epoll, events)) {
+            return Some(outcome);
+        }
+        if let OrderMode::Recording(recording) = &mut self.mode {
+            let outcome = recording.wait(&self.sockets, epoll, events, timeout);
+            if recording.is_lost() {
+                self.refuse("this node's agent has ended, or refuses the record");
+            }
+            return Some(outcome);
+        }
+        let OrderMode::Plain(plain) = &mut self.mode else {
+            return None;
+        };
+        Some(plain.wait(&self.sockets, epoll, events, timeout))
+    }
+
+    /// The value of a clock. `now` reads it.
+    pub fn clock(&mut self, clock: u8, now: impl Fn() -> u64) -> u64 {
+        if let Some(nanos) = self.follow(|playing, _| playing.clock(clock, &now)) {
+            return nanos;
+        }
+        match &mut self.mode {
+            OrderMode::Recording(recording) => recording.clock(clock, now),
+            OrderMode::Plain(plain) => now().wrapping_add(plain.offsets[usize::from(clock)]),
+            OrderMode::Playing(_) => now(),
+        }
+    }
+
+    /// Random bytes. `get` fills the buffer, and returns whether it could.
+    pub fn random(&mut self, bytes: &mut [u8], get: impl FnOnce(&mut [u8]) -> bool) -> bool {
+        if self.follow(|playing, _| playing.random(bytes)) == Some(true) {
+            return true;
+        }
+        let has_got = get(bytes);
+        if has_got && let OrderMode::Recording(recording) = &mut self.mode {
+            recording.random(bytes);
+        }
+        has_got
+    }
+
+    /// The number of the server's process.
+    pub fn pid(&mut self) -> u32 {
+        if let Some(pid) = self.follow(|playing, _| playing.pid()) {
+            return pid;
+        }
+        match &mut self.mode {
+            OrderMode::Recording(recording) => recording.pid(),
+            _ => system::getpid(),
+        }
+    }
+
+    /// The server has opened a stream of random bytes.
+    pub fn add_random_stream(&mut self, stream: usize) {
+        self.random_streams.push(stream);
+    }
+
+    /// Whether the server reads random bytes from this stream.
+    pub fn is_random_stream(&self, stream: usize) -> bool {
+        self.random_streams.contains(&stream)
+    }
+
+    /// The server closes a stream.
+    pub fn remove_random_stream(&mut self, stream: usize) {
+        self.random_streams.retain(|&one| one != stream);
+    }
+}
+
+impl PlainServer {
+    fn wait(
+        &mut self,
+        sockets: &OrderedSockets,
+        epoll: c_int,
+        events: &mut [libc::epoll_event],
+        timeout: c_int,
+    ) -> Outcome<usize> {
+        /// Interval in milliseconds at which a slow client is tried again.
+        const SLOW_CLIENT: c_int = 5;
+        self.held.flush(u64::MAX);
+        let mut limit = timeout;
+        if !self.held.is_empty() && !(0..SLOW_CLIENT).contains(&timeout) {
+            limit = SLOW_CLIENT;
+        }
+        let waiting = self.waiting.front().and_then(|connection| {
+            let listener = sockets.listener(connection.listener)?;
+            sockets.watch_of(proto::order::Source::Listener(listener))
+        });
+        let Some(watch) = waiting else {
+            return system::wait_for_events(epoll, events, limit);
+        };
+        let Some((first, rest)) = events.split_first_mut() else {
+            return Err(libc::EINVAL);
+        };
+        *first = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            ..watch.event()
+        };
+        // The kernel may report the same listener again. The server then finds no further connection.
+        let others = if rest.is_empty() {
+            0
+        } else {
+            system::wait_for_events(epoll, rest, 0).unwrap_or(0)
+        };
+        Ok(1 + others)
+    }
+}

@@ -1,0 +1,408 @@
+//! System calls that do not pass through this library's own functions of the same names.
+
+use std::ffi::{c_int, c_long, c_void};
+use std::mem;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use proto::order::Outcome;
+
+/// A function of the C library that this library replaces.
+pub struct NextFunction {
+    name: &'static std::ffi::CStr,
+    address: AtomicPtr<c_void>,
+}
+
+impl NextFunction {
+    /// Looked up at its first use.
+    pub const fn new(name: &'static std::ffi::CStr) -> Self {
+        let address = AtomicPtr::new(std::ptr::null_mut());
+        Self { name, address }
+    }
+
+    /// The function's address.
+    pub fn address(&self) -> *mut c_void {
+        let known = self.address.load(Ordering::Relaxed);
+        if !known.is_null() {
+            return known;
+        }
+        // SAFETY: the name is a C string.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        assert!(!found.is_null(), "the C library has no {:?}", self.name);
+        self.address.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+static CLOCK_GETTIME: NextFunction = NextFunction::new(c"clock_gettime");
+
+/// Reads a clock through the vDSO. Returns 0 or -1, as `clock_gettime` does.
+///
+/// # Safety
+/// `time` is null or points to a `timespec`.
+pub unsafe fn clock_gettime(clock: c_int, time: *mut libc::timespec) -> c_int {
+    type Function = unsafe extern "C" fn(c_int, *mut libc::timespec) -> c_int;
+    // SAFETY: the C library's function of this name has this type.
+    let function = unsafe { mem::transmute::<*mut c_void, Function>(CLOCK_GETTIME.address()) };
+    // SAFETY: the caller's contract.
+    unsafe { function(clock, time) }
+}
+
+/// The value of a clock in nanoseconds.
+pub fn nanos(clock: c_int) -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is valid.
+    unsafe { clock_gettime(clock, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The number of the last error.
+pub fn errno() -> i32 {
+    // SAFETY: the C library returns this thread's variable.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets the number of the last error.
+pub fn set_errno(error: i32) {
+    // SAFETY: the C library returns this thread's variable.
+    unsafe { *libc::__errno_location() = error };
+}
+
+fn outcome(value: c_long) -> Outcome<u64> {
+    u64::try_from(value).map_err(|_| errno())
+}
+
+/// `read`, as far as the C library has not recorded it as a point of cancellation.
+///
+/// # Safety
+/// `size` bytes at `buffer` may be written.
+pub unsafe fn read(fd: c_int, buffer: *mut c_void, size: usize) -> Outcome<u64> {
+    // SAFETY: the caller's contract.
+    outcome(unsafe { libc::syscall(libc::SYS_read, fd, buffer, size) })
+}
+
+/// `recv`.
+///
+/// # Safety
+/// `size` bytes at `buffer` may be written.
+pub unsafe fn recv(fd: c_int, buffer: *mut c_void, size: usize, flags: c_int) -> Outcome<u64> {
+    let none = std::ptr::null::<c_void>();
+    // SAFETY: the caller's contract.
+    outcome(unsafe { libc::syscall(libc::SYS_recvfrom, fd, buffer, size, flags, none, none) })
+}
+
+/// `write`.
+///
+/// # Safety
+/// `size` bytes at `buffer` may be read.
+pub unsafe fn write(fd: c_int, buffer: *const c_void, size: usize) -> Outcome<u64> {
+    // SAFETY: the caller's contract.
+    outcome(unsafe { libc::syscall(libc::SYS_write, fd, buffer, size) })
+}
+
+/// `writev`.
+///
+/// # Safety
+/// `parts` points to `count` valid parts.
+pub unsafe fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> Outcome<u64> {
+    // SAFETY: the caller's contract.
+    outcome(unsafe { libc::syscall(libc::SYS_writev, fd, parts, count) })
+}
+
+/// `readv`.
+///
+/// # Safety
+/// `parts` points to `count` valid parts.
+pub unsafe fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> Outcome<u64> {
+    // SAFETY: the caller's contract.
+    outcome(unsafe { libc::syscall(libc::SYS_readv, fd, parts, count) })
+}
+
+/// `send`.
+///
+/// # Safety
+/// `size` bytes at `buffer` may be read.
+pub unsafe fn send(fd: c_int, buffer: *const c_void, size: usize, flags: c_int) -> Outcome<u64> {
+    let none = std::ptr::null::<c_void>();
+    // SAFETY: the caller's contract.
+    outcome(unsafe { libc::syscall(libc::SYS_sendto, fd, buffer, size, flags, none, 0) })
+}
+
+/// Sends to a socket without SIGPIPE and without waiting.
+pub fn send_now(fd: c_int, bytes: &[u8]) -> Outcome<u64> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: the slice is valid.
+    unsafe { send(fd, bytes.as_ptr().cast(), bytes.len(), flags) }
+}
+
+/// Reads from a socket without waiting.
+pub fn receive_now(fd: c_int, buffer: &mut [u8], flags: c_int) -> Outcome<u64> {
+    // SAFETY: the slice is valid.
+    unsafe {
+        recv(
+            fd,
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            flags | libc::MSG_DONTWAIT,
+        )
+    }
+}
+
+/// `accept4` with raw arguments.
+///
+/// # Safety
+/// `address` and `size` are null or valid, as for `accept`.
+pub unsafe fn accept4(
+    fd: c_int,
+    address: *mut libc::sockaddr,
+    size: *mut libc::socklen_t,
+    flags: c_int,
+) -> Outcome<u64> {
+    // SAFETY: the caller's contract.
+    outcome(unsafe { libc::syscall(libc::SYS_accept4, fd, address, size, flags) })
+}
+
+/// `listen`.
+pub fn listen(fd: c_int, backlog: c_int) -> Outcome<u64> {
+    // SAFETY: no pointers.
+    outcome(unsafe { libc::syscall(libc::SYS_listen, fd, backlog) })
+}
+
+/// `close`.
+pub fn close(fd: c_int) -> Outcome<u64> {
+    // SAFETY: no pointers. The caller owns the descriptor.
+    outcome(unsafe { libc::syscall(libc::SYS_close, fd) })
+}
+
+/// A second descriptor of the same socket, closed on exec.
+pub fn duplicate(fd: c_int) -> Outcome<c_int> {
+    // SAFETY: no pointers.
+    match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) } {
+        -1 => Err(errno()),
+        copy => Ok(copy),
+    }
+}
+
+/// Makes a descriptor blocking or not, and sets whether exec closes it.
+pub fn set_flags(fd: c_int, flags: c_int) {
+    let nonblocking = if flags & libc::SOCK_NONBLOCK != 0 {
+        libc::O_NONBLOCK
+    } else {
+        0
+    };
+    let cloexec = if flags & libc::SOCK_CLOEXEC != 0 {
+        libc::FD_CLOEXEC
+    } else {
+        0
+    };
+    // SAFETY: no pointers.
+    unsafe {
+        let old = libc::fcntl(fd, libc::F_GETFL);
+        libc::fcntl(fd, libc::F_SETFL, old & !libc::O_NONBLOCK | nonblocking);
+        libc::fcntl(fd, libc::F_SETFD, cloexec);
+    }
+}
+
+/// `getpid`.
+pub fn getpid() -> u32 {
+    // SAFETY: no pointers.
+    unsafe { libc::syscall(libc::SYS_getpid) as u32 }
+}
+
+/// `getrandom`.
+///
+/// # Safety
+/// `size` bytes at `buffer` may be written.
+pub unsafe fn getrandom(buffer: *mut c_void, size: usize, flags: u32) -> Outcome<u64> {
+    // SAFETY: the caller's contract.
+    outcome(unsafe { libc::syscall(libc::SYS_getrandom, buffer, size, flags) })
+}
+
+/// `epoll_ctl`.
+///
+/// # Safety
+/// `event` is null or valid.
+pub unsafe fn epoll_ctl(
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut libc::epoll_event,
+) -> Outcome<u64> {
+    // SAFETY: the caller's contract.
+    outcome(unsafe { libc::syscall(libc::SYS_epoll_ctl, epoll, operation, fd, event) })
+}
+
+/// Adds a socket to an epoll instance.
+pub fn epoll_add(epoll: c_int, fd: c_int, mut event: libc::epoll_event) -> Outcome<u64> {
+    // SAFETY: the event is valid.
+    unsafe { epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) }
+}
+
+/// Removes a socket from an epoll instance.
+pub fn epoll_remove(epoll: c_int, fd: c_int) {
+    // SAFETY: this operation has no event. An error means that the socket was not there.
+    let _ = unsafe { epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+}
+
+/// `epoll_wait`.
+///
+/// # Safety
+/// `count` events at `events` may be written.
+pub unsafe fn epoll_wait(
+    epoll: c_int,
+    events: *mut libc::epoll_event,
+    count: c_int,
+    timeout: c_int,
+) -> Outcome<u64> {
+    let mask = std::ptr::null::<c_void>();
+    // SAFETY: the caller's contract. Without a mask, the system call is `epoll_wait`.
+    outcome(unsafe { libc::syscall(libc::SYS_epoll_pwait, epoll, events, count, timeout, mask, 0) })
+}
+
+/// Waits until one of the descriptors has one of its events, at most `timeout` milliseconds, or without a limit if negative.
+pub fn poll(descriptors: &mut [libc::pollfd], timeout: c_int) -> Outcome<u64> {
+    let time = libc::timespec {
+        tv_sec: libc::time_t::from(timeout / 1000),
+        tv_nsec: libc::c_long::from(timeout % 1000) * 1_000_000,
+    };
+    let limit = if timeout < 0 {
+        std::ptr::null()
+    } else {
+        &raw const time
+    };
+    let mask = std::ptr::null::<c_void>();
+    // SAFETY: the slice and the time are valid.
+    outcome(unsafe {
+        libc::syscall(
+            libc::SYS_ppoll,
+            descriptors.as_mut_ptr(),
+            descriptors.len(),
+            limit,
+            mask,
+            0,
+        )
+    })
+}
+
+/// A descriptor to wait for input of.
+pub fn readable(fd: c_int) -> libc::pollfd {
+    libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }
+}
+
+/// A socket address as the kernel writes it.
+pub struct RawAddress {
+    /// The address, of any family.
+    pub storage: libc::sockaddr_storage,
+    /// Its length.
+    pub size: libc::socklen_t,
+}
+
+impl RawAddress {
+    /// Room for any address.
+    pub fn room() -> Self {
+        // SAFETY: the type has only numbers.
+        let storage = unsafe { mem::zeroed::<libc::sockaddr_storage>() };
+        let size = size_of_val(&storage) as libc::socklen_t;
+        Self { storage, size }
+    }
+
+    /// The address of this socket itself.
+    pub fn of_socket(fd: c_int) -> Outcome<Self> {
+        let mut address = Self::room();
+        let storage = (&raw mut address.storage).cast();
+        // SAFETY: the pointers are valid.
+        match unsafe { libc::getsockname(fd, storage, &raw mut address.size) } {
+            0 => Ok(address),
+            _ => Err(errno()),
+        }
+    }
+
+    /// The address, if it is of IPv4 or IPv6. An IPv4 address in IPv6's form is returned as IPv4.
+    pub fn internet(&self) -> Option<SocketAddr> {
+        let storage = &raw const self.storage;
+        match c_int::from(self.storage.ss_family) {
+            libc::AF_INET => {
+                // SAFETY: the family says that it is this type, and the storage has room for it.
+                let address = unsafe { *storage.cast::<libc::sockaddr_in>() };
+                let ip = IpAddr::from(address.sin_addr.s_addr.to_ne_bytes());
+                Some(SocketAddr::new(ip, u16::from_be(address.sin_port)))
+            }
+            libc::AF_INET6 => {
+                // SAFETY: the family says that it is this type, and the storage has room for it.
+                let address = unsafe { *storage.cast::<libc::sockaddr_in6>() };
+                let ip = Ipv6Addr::from(address.sin6_addr.s6_addr).to_canonical();
+                Some(SocketAddr::new(ip, u16::from_be(address.sin6_port)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Accepts a connection, and returns its descriptor and its client's address.
+pub fn accept(fd: c_int, flags: c_int) -> Outcome<(c_int, RawAddress)> {
+    let mut address = RawAddress::room();
+    let storage = (&raw mut address.storage).cast();
+    // SAFETY: the pointers are valid.
+    let connection = unsafe { accept4(fd, storage, &raw mut address.size, flags) }?;
+    Ok((connection as c_int, address))
+}
+
+/// Whether calls on this descriptor wait.
+pub fn is_blocking(fd: c_int) -> bool {
+    // SAFETY: no pointers.
+    unsafe { libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK == 0 }
+}
+
+/// Whether a call that reads would return at once.
+pub fn is_readable(fd: c_int) -> bool {
+    poll(&mut [readable(fd)], 0) == Ok(1)
+}
+
+/// Waits until a socket takes output, at most `timeout` milliseconds, or without a limit if negative.
+pub fn wait_writable(fd: c_int, timeout: c_int) {
+    let events = libc::POLLOUT;
+    // An error, such as an interruption, makes the caller try again.
+    let _ = poll(
+        &mut [libc::pollfd {
+            fd,
+            events,
+            revents: 0,
+        }],
+        timeout,
+    );
+}
+
+/// Writes several parts to a socket, without SIGPIPE.
+pub fn send_parts(fd: c_int, parts: &[&[u8]]) -> Outcome<u64> {
+    if let [part] = parts {
+        // SAFETY: the slice is valid.
+        return unsafe { send(fd, part.as_ptr().cast(), part.len(), libc::MSG_NOSIGNAL) };
+    }
+    let parts: Vec<_> = parts
+        .iter()
+        .map(|part| libc::iovec {
+            iov_base: part.as_ptr().cast_mut().cast(),
+            iov_len: part.len(),
+        })
+        .collect();
+    // SAFETY: the type has only numbers and pointers, for which 0 is valid.
+    let mut message = unsafe { mem::zeroed::<libc::msghdr>() };
+    message.msg_iov = parts.as_ptr().cast_mut();
+    message.msg_iovlen = parts.len() as _;
+    // SAFETY: the message and its parts are valid, and are only read.
+    outcome(unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, libc::MSG_NOSIGNAL) })
+}
+
+/// Waits for events of an epoll instance. Returns their number.
+pub fn wait_for_events(epoll: c_int, events: &mut [libc::epoll_event], timeout: c_int) -> Outcome<usize> {
+    let count = c_int::try_from(events.len()).unwrap_or(c_int::MAX);
+    // SAFETY: the slice is valid.
+    unsafe { epoll_wait(epoll, events.as_mut_ptr(), count, timeout) }.map(|count| count as usize)
+}

@@ -1,0 +1,84 @@
+//! Recorded order between the nodes (docs/recorded-order.md): threads that take the record from the library in the primary's server, and
+//! give it to the library in the backup's server.
+//!
+//! ```text
+//!   primary                                                backup
+//!   library ── record ──▶ thread ══ link (TCP) ══▶ thread ── record ──▶ library
+//!           ◀─ receipts ──       ◀═══ receipts ════
+//! ```
+//!
+//! These are threads of their own, because a client waits for a receipt and the agent's loop naps. The backup opens the link, to the port
+//! of `[peer]`.
+
+mod frames;
+mod library;
+mod link;
+mod sealed;
+mod state;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use anyhow::Context;
+use proto::action::ServiceIndex;
+use proto::node::Node;
+
+use crate::config::{Config, SecretKey};
+use state::OrderedService;
+
+/// The services with recorded order.
+#[derive(Default)]
+pub struct RecordedOrders {
+    services: Vec<Arc<OrderedService>>,
+}
+
+impl RecordedOrders {
+    /// Starts the threads of all services with recorded order.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub fn serve(config: &Config) -> anyhow::Result<Self> {
+        let key = config.peer.key_file.as_deref().map(SecretKey::read).transpose();
+        let key = key.map_err(anyhow::Error::msg).context("reading the key")?;
+        let mut services = Vec::new();
+        for (index, settings) in (0..).zip(&config.services) {
+            let Some(order) = &settings.recorded_order else {
+                continue;
+            };
+            let vip = SocketAddr::new(settings.address, settings.port);
+            let peer = SocketAddr::new(settings.peer_address, config.peer.port);
+            let service = OrderedService::new(index, (vip, peer), order.on_divergence, key.clone());
+            let service = Arc::new(service);
+            library::serve(&order.socket, &service)
+                .with_context(|| format!("the socket for recorded order at {}", order.socket.display()))?;
+            link::follow(&service)?;
+            services.push(service);
+        }
+        if !services.is_empty() {
+            let any: IpAddr = match config.peer.address {
+                IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            };
+            let listener = TcpListener::bind((any, config.peer.port))
+                .with_context(|| format!("listening at TCP port {} for recorded order", config.peer.port))?;
+            link::serve(listener, services.clone())?;
+        }
+        Ok(Self { services })
+    }
+
+    /// Tells the threads which roles the node has now.
+    pub fn tell(&self, node: &Node) {
+        for service in &self.services {
+            service.tell(node.service(service.index).role());
+        }
+    }
+
+    /// The counters of a service.
+    pub fn counters(&self, index: ServiceIndex) -> impl Iterator<Item = (String, u64)> {
+        let service = self.services.iter().find(|service| service.index == index);
+        service
+            .into_iter()
+            .flat_map(|service| service.counters())
+            .map(|(name, count)| (name.to_owned(), count))
+    }
+}

@@ -1,0 +1,205 @@
+//! Frames of the link for a record between the agents. First, each side sends the magic number and a nonce. Then come frames: one byte for the kind, four for the length of the payload
+//! (little-endian), the payload. If the nodes share a key, each frame ends with a tag: the first 16 bytes of HMAC-SHA256 over the direction,
+//! both nonces, the frame's number and the frame. So a frame cannot be forged, replayed, left out or sent back.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use crate::config::SecretKey;
+
+/// Marks a link of this version.
+const MAGIC: [u8; 4] = *b"SFO1";
+const NONCE: usize = 16;
+const TAG: usize = 16;
+const HEAD: usize = 5;
+/// Largest payload of a frame: all that an agent keeps.
+const PAYLOAD_MAX: usize = 65 << 20;
+/// The backup's first frame: how much of the record it has (8 bytes), then the VIP as text.
+pub const HAVE: u8 = 1;
+/// Bytes of the record.
+pub const PART: u8 = 2;
+/// The backup has this many bytes (8 bytes).
+pub const RECEIPT: u8 = 3;
+/// The primary has no record for the backup, for the reason in the payload.
+pub const REFUSED: u8 = 4;
+/// Time limit for connecting and for the first frames.
+pub const BEGIN_MAX: Duration = Duration::from_secs(1);
+
+/// Makes and checks the tags of one direction.
+struct OrderLinkSeal {
+    key: Option<SecretKey>,
+    /// The direction and both nonces.
+    context: Vec<u8>,
+    count: u64,
+}
+
+impl OrderLinkSeal {
+    fn tag(&mut self, frame: &[u8]) -> Option<Hmac<Sha256>> {
+        let key = self.key.as_ref()?;
+        let mut mac = Hmac::<Sha256>::new_from_slice(key.bytes()).expect("any length is a key");
+        mac.update(&self.context);
+        mac.update(&self.count.to_le_bytes());
+        mac.update(frame);
+        self.count += 1;
+        Some(mac)
+    }
+}
+
+/// The half of a link that sends.
+pub struct OrderLinkWriter {
+    stream: TcpStream,
+    seal: OrderLinkSeal,
+}
+
+/// The half of a link that receives.
+pub struct OrderLinkReader {
+    pub stream: io::BufReader<TcpStream>,
+    seal: OrderLinkSeal,
+}
+
+impl OrderLinkWriter {
+    /// Sends a frame.
+    pub fn send(&mut self, kind: u8, payload: &[u8]) -> io::Result<()> {
+        let mut frame = Vec::with_capacity(HEAD + payload.len() + TAG);
+        frame.push(kind);
+        frame.extend((payload.len() as u32).to_le_bytes());
+        frame.extend(payload);
+        if let Some(mac) = self.seal.tag(&frame) {
+            frame.extend(&mac.finalize().into_bytes()[..TAG]);
+        }
+        self.stream.write_all(&frame)
+    }
+
+    /// Ends the link.
+    pub fn close(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both); // fails only if it is closed already
+    }
+}
+
+impl OrderLinkReader {
+    /// Receives a frame: its kind and its payload.
+    pub fn receive(&mut self) -> io::Result<(u8, Vec<u8>)> {
+        let mut head = [0; HEAD];
+        self.stream.read_exact(&mut head)?;
+        let size = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
+        if size > PAYLOAD_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut frame = head.to_vec();
+        // Without a key, a wrong length must not take memory at once.
+        (&mut self.stream).take(size as u64).read_to_end(&mut frame)?;
+        if frame.len() < HEAD + size {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if let Some(mac) = self.seal.tag(&frame) {
+            let mut tag = [0; TAG];
+            self.stream.read_exact(&mut tag)?;
+            mac.verify_truncated_left(&tag)
+                .map_err(|_| io::Error::other("a frame of the link for recorded order has a wrong tag"))?;
+        }
+        Ok((head[0], frame.split_off(HEAD)))
+    }
+}
+
+/// Exchanges nonces. `is_opener`: this node has opened the connection.
+pub fn begin(
+    mut stream: TcpStream,
+    key: Option<&SecretKey>,
+    is_opener: bool,
+) -> io::Result<(OrderLinkReader, OrderLinkWriter)> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(BEGIN_MAX))?;
+    stream.set_write_timeout(Some(BEGIN_MAX))?;
+    let mut own = [0; NONCE];
+    for half in own.chunks_mut(8) {
+        half.copy_from_slice(&(linux::process::random_seed() as u64).to_le_bytes());
+    }
+    stream.write_all(&[&MAGIC[..], &own].concat())?;
+    let mut greeting = [0; MAGIC.len() + NONCE];
+    stream.read_exact(&mut greeting)?;
+    let Some(other) = greeting.strip_prefix(&MAGIC) else {
+        return Err(io::Error::other(
+            "the peer speaks another version of the link for recorded order",
+        ));
+    };
+    let nonces = if is_opener {
+        [&own, other].concat()
+    } else {
+        [other, &own].concat()
+    };
+    let seal = |is_from_opener: bool| OrderLinkSeal {
+        key: key.cloned(),
+        context: [&[u8::from(is_from_opener)], &nonces[..]].concat(),
+        count: 0,
+    };
+    let reader = OrderLinkReader {
+        stream: io::BufReader::with_capacity(64 << 10, stream.try_clone()?),
+        seal: seal(!is_opener),
+    };
+    let writer = OrderLinkWriter {
+        stream,
+        seal: seal(is_opener),
+    };
+    Ok((reader, writer))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn key(digit: &str) -> SecretKey {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        file.write_all(digit.repeat(64).as_bytes()).expect("written");
+        SecretKey::read(file.path()).expect("a key")
+    }
+
+    /// Both ends of a link, with these keys: the opener's, and the other's.
+    fn link(keys: [Option<SecretKey>; 2]) -> [(OrderLinkReader, OrderLinkWriter); 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let address = listener.local_addr().expect("bound");
+        let [opener, other] = keys;
+        let opened = std::thread::spawn(move || {
+            let stream = TcpStream::connect(address).expect("connected");
+            begin(stream, opener.as_ref(), true).expect("the other end begins too")
+        });
+        let (stream, _) = listener.accept().expect("accepted");
+        let accepted = begin(stream, other.as_ref(), false).expect("the opener begins too");
+        [opened.join().expect("no panic"), accepted]
+    }
+
+    #[test]
+    fn frames_arrive_in_both_directions() {
+        for key in [None, Some(key("a"))] {
+            let [(mut from_other, mut to_other), (mut from_opener, mut to_opener)] = link([key.clone(), key]);
+            for payload in [&b"abc"[..], b"", &[7; 100_000]] {
+                to_other.send(PART, payload).expect("sent");
+                assert_eq!(from_opener.receive().expect("a frame"), (PART, payload.to_vec()));
+            }
+            to_opener.send(RECEIPT, b"12345678").expect("sent");
+            assert_eq!(
+                from_other.receive().expect("a frame"),
+                (RECEIPT, b"12345678".to_vec())
+            );
+        }
+    }
+
+    #[test]
+    fn frames_of_another_key_and_repeated_frames_are_refused() {
+        let [(_, mut to_other), (mut from_opener, _)] = link([Some(key("a")), Some(key("b"))]);
+        to_other.send(PART, b"abc").expect("sent");
+        from_opener.receive().expect_err("another key");
+
+        let [(_, mut to_other), (mut from_opener, _)] = link([Some(key("a")), Some(key("a"))]);
+        to_other.send(PART, b"abc").expect("sent");
+        from_opener.receive().expect("a frame");
+        to_other.seal.count = 0;
+        to_other.send(PART, b"abc").expect("sent");
+        from_opener.receive().expect_err("the same frame again");
+    }
+}

@@ -1,0 +1,189 @@
+//! The record on its way between the agents. The primary's agent keeps what the backup's agent has not confirmed, so that a broken link can
+//! be resumed. Before the first link, it keeps the whole record, because a replica needs the record from its beginning.
+
+use std::collections::VecDeque;
+
+/// Bytes that an agent keeps: the primary's without a receipt, and the backup's while its server does not take them.
+const KEPT_MAX: usize = 64 << 20;
+
+/// The primary's half.
+#[derive(Debug, Default)]
+pub struct OrderTransfer {
+    /// The record from `base` on.
+    kept: VecDeque<u8>,
+    /// Bytes of the record before `kept`.
+    base: u64,
+    /// Bytes of the record that were sent over the link. `None`: there is no link.
+    sent: Option<u64>,
+    /// The record is too long for a backup that has not come. No backup can follow it any more.
+    is_given_up: bool,
+}
+
+/// The backup cannot follow this record: its beginning is not there any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the record's beginning is not kept any more: the backup's agent or server started too late")]
+pub struct RecordGap;
+
+impl OrderTransfer {
+    /// The library has handed over more of the record.
+    pub fn add(&mut self, bytes: &[u8]) {
+        if self.is_given_up {
+            self.base += bytes.len() as u64;
+            return;
+        }
+        self.kept.extend(bytes);
+        if self.kept.len() > KEPT_MAX {
+            self.base += self.kept.len() as u64;
+            self.kept = VecDeque::new();
+            self.sent = None;
+            self.is_given_up = true;
+        }
+    }
+
+    /// A link has come up to a backup that has the record's first `have` bytes.
+    ///
+    /// # Errors
+    /// The backup cannot follow.
+    pub fn link_up(&mut self, have: u64) -> Result<(), RecordGap> {
+        if have < self.base || have > self.len() {
+            return Err(RecordGap);
+        }
+        self.sent = Some(have);
+        self.on_receipt(have);
+        Ok(())
+    }
+
+    /// The link is broken.
+    pub fn link_down(&mut self) {
+        self.sent = None;
+    }
+
+    /// Whether there is a link.
+    #[must_use]
+    pub fn is_linked(&self) -> bool {
+        self.sent.is_some()
+    }
+
+    /// The part of the record to send now. It counts as sent.
+    pub fn poll_part(&mut self) -> Option<Vec<u8>> {
+        let end = self.len();
+        let sent = self.sent.as_mut()?;
+        let from = (*sent - self.base) as usize;
+        *sent = end;
+        (from < self.kept.len()).then(|| self.kept.range(from..).copied().collect())
+    }
+
+    /// The backup has the record's first `arrived` bytes. Returns whether this is news.
+    pub fn on_receipt(&mut self, arrived: u64) -> bool {
+        let is_news = arrived > self.base && self.sent.is_some_and(|sent| arrived <= sent);
+        if is_news {
+            self.kept.drain(..(arrived - self.base) as usize);
+            self.base = arrived;
+        }
+        is_news
+    }
+
+    /// Bytes of the record without a receipt.
+    #[must_use]
+    pub fn unconfirmed(&self) -> u64 {
+        self.kept.len() as u64
+    }
+
+    /// Length of the record.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.base + self.kept.len() as u64
+    }
+
+    /// Whether nothing was recorded.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The backup's half: the record until this node's server takes it.
+#[derive(Debug, Default)]
+pub struct OrderArrivals {
+    waiting: Vec<u8>,
+    arrived: u64,
+    is_given_up: bool,
+}
+
+impl OrderArrivals {
+    /// More of the record has arrived. Returns how much has arrived in all. `None`: this node's server does not take the record.
+    pub fn add(&mut self, bytes: &[u8]) -> Option<u64> {
+        if self.waiting.len() + bytes.len() > KEPT_MAX {
+            self.waiting = Vec::new();
+            self.is_given_up = true;
+        }
+        if self.is_given_up {
+            return None;
+        }
+        self.waiting.extend(bytes);
+        self.arrived += bytes.len() as u64;
+        Some(self.arrived)
+    }
+
+    /// Bytes that have arrived in all.
+    #[must_use]
+    pub fn arrived(&self) -> u64 {
+        self.arrived
+    }
+
+    /// Whether the record has a gap, so that the server must not follow it further.
+    #[must_use]
+    pub fn is_given_up(&self) -> bool {
+        self.is_given_up
+    }
+
+    /// What the server has not taken yet.
+    pub fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broken_link_is_resumed_where_the_backup_is() {
+        let mut transfer = OrderTransfer::default();
+        transfer.add(b"abc");
+        assert_eq!(transfer.poll_part(), None, "there is no link");
+        assert_eq!(transfer.link_up(0), Ok(()));
+        assert_eq!(transfer.poll_part(), Some(b"abc".to_vec()));
+        assert_eq!(transfer.poll_part(), None);
+        transfer.add(b"def");
+        assert!(!transfer.on_receipt(4), "a receipt for a byte that was not sent");
+        assert!(transfer.on_receipt(2));
+        assert!(!transfer.on_receipt(2));
+        transfer.link_down();
+        assert_eq!(transfer.link_up(3), Ok(()));
+        assert_eq!(transfer.poll_part(), Some(b"def".to_vec()));
+        transfer.link_down();
+        assert_eq!(transfer.link_up(2), Err(RecordGap), "a backup that starts again");
+        assert_eq!(transfer.link_up(7), Err(RecordGap), "of another record");
+        assert_eq!((transfer.len(), transfer.unconfirmed()), (6, 3));
+    }
+
+    #[test]
+    fn a_record_that_nobody_takes_is_given_up() {
+        let mut transfer = OrderTransfer::default();
+        transfer.add(&vec![0; KEPT_MAX]);
+        assert_eq!(transfer.link_up(0), Ok(()));
+        transfer.link_down();
+        transfer.add(b"a");
+        assert_eq!(transfer.unconfirmed(), 0);
+        assert_eq!(transfer.link_up(0), Err(RecordGap));
+
+        let mut arrivals = OrderArrivals::default();
+        assert_eq!(arrivals.add(b"ab"), Some(2));
+        assert_eq!(arrivals.take(), b"ab");
+        assert_eq!(arrivals.add(&vec![0; KEPT_MAX]), Some(KEPT_MAX as u64 + 2));
+        assert_eq!(arrivals.add(b"a"), None);
+        assert_eq!(arrivals.add(b"a"), None, "the record has a gap from here on");
+        assert!(arrivals.is_given_up() && arrivals.take().is_empty());
+    }
+}
