@@ -231,6 +231,7 @@ fn plan(config: &Config) -> network::NetworkPlan {
             peer: service.peer_address,
             application: service.application,
             staged_application: service.staged_application,
+            sends_directly: false,
         })
         .collect();
     network::NetworkPlan {
