@@ -648,6 +648,7 @@ mod tests {
                 outside: proto::path::Reachability::Unknown,
                 hears: Some(false),
             }),
+            direct: false,
         };
         let mut services = vec![beat; linux::wire::SERVICES_MAX];
         for service in &mut services[1..] {

@@ -62,6 +62,8 @@ pub struct PairSetup {
     pub heartbeat_port: u16,
     /// The restart policy: `http`, `replica`, `replay` or `snapshot`.
     pub policy: &'static str,
+    /// Commit mode `pr`.
+    pub sends_directly: bool,
     /// The local port of the application behind a stage, if there is a stage.
     pub staged_port: Option<u16>,
     /// With policy `snapshot`: the sockets at which the agents of node a and b take snapshots.
@@ -105,6 +107,7 @@ impl PairSetup {
             interface: INTERFACE.to_owned(),
             heartbeat_port: HEARTBEAT_PORT,
             policy: "http",
+            sends_directly: false,
             staged_port: None,
             snapshot_sockets: None,
             opaque: false,
@@ -238,7 +241,7 @@ application = \"{loopback}:{port}\"
                 "peer_address = \"{}\"\n",
                 nodes[peer]
             )),
-            if self.opaque { "opaque = \"replica\"\n" } else { "" },
+            self.modes(),
             self.claim(),
             self.state_sync
                 .as_ref()
@@ -247,6 +250,17 @@ application = \"{loopback}:{port}\"
             self.arbiter.table(index),
             port = self.service.port(),
         )
+    }
+
+    /// The keys `commit` and `opaque`, if they are not the defaults.
+    fn modes(&self) -> String {
+        let commit = if self.sends_directly {
+            "commit = \"pr\"\n"
+        } else {
+            ""
+        };
+        let opaque = if self.opaque { "opaque = \"replica\"\n" } else { "" };
+        format!("{commit}{opaque}")
     }
 
     fn claim(&self) -> String {
