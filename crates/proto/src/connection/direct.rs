@@ -79,3 +79,6 @@ impl Connection {
         sent
     }
 }
+
+#[cfg(test)]
+mod tests;
