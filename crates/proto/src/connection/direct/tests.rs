@@ -13,12 +13,12 @@ const SERVER_FIRST: Seq = Seq(5001);
 const WINDOW: u16 = 1000;
 
 /// A connection whose primary sends its output past the wire.
-struct Talk {
+struct UnseenTalk {
     table: Table,
     id: ConnectionId,
 }
 
-impl Talk {
+impl UnseenTalk {
     fn open(policy: RestartPolicy) -> Self {
         let table = Table::new(TableConfig {
             policy,
@@ -95,7 +95,7 @@ fn client() -> SocketAddr {
 
 #[test]
 fn the_clients_acknowledgement_is_certain_although_copies_are_lost() {
-    let mut talk = Talk::open(RestartPolicy::Replica);
+    let mut talk = UnseenTalk::open(RestartPolicy::Replica);
     talk.replica(b"0123456789");
     talk.server(Flags::ACK, (0, 0), 2);
     talk.server(Flags::ACK, (4, 0), 2); // the copy of bytes 2 and 3 is lost
@@ -117,7 +117,7 @@ fn the_clients_acknowledgement_is_certain_although_copies_are_lost() {
 
 #[test]
 fn the_socket_goes_on_where_the_client_is_and_the_rest_is_generated_again() {
-    let mut talk = Talk::open(RestartPolicy::Replica);
+    let mut talk = UnseenTalk::open(RestartPolicy::Replica);
     talk.replica(b"0123");
     talk.server(Flags::ACK, (0, 0), 900);
     talk.client(Flags::ACK, (0, 100), b"");
@@ -136,7 +136,7 @@ fn the_socket_goes_on_where_the_client_is_and_the_rest_is_generated_again() {
     assert_eq!(talk.connection().sent_before(&narrow), 800);
 
     // The client acknowledges more after its socket was made: bytes from the socket's place on are still there.
-    let mut talk = Talk::open(RestartPolicy::Replica);
+    let mut talk = UnseenTalk::open(RestartPolicy::Replica);
     talk.replica(b"0123456789");
     talk.server(Flags::ACK, (0, 0), 6);
     talk.table.get_mut(talk.id).expect("open").expect_unreleased();
@@ -152,7 +152,7 @@ fn the_socket_goes_on_where_the_client_is_and_the_rest_is_generated_again() {
 
 #[test]
 fn a_replayed_application_repeats_what_the_client_has() {
-    let mut talk = Talk::open(RestartPolicy::Replay);
+    let mut talk = UnseenTalk::open(RestartPolicy::Replay);
     talk.server(Flags::ACK, (0, 0), 7);
     talk.client(Flags::ACK, (0, 5), b"");
     let Restart::Replay { resume, .. } = talk.restart() else {
@@ -172,7 +172,7 @@ fn a_replayed_application_repeats_what_the_client_has() {
 #[test]
 fn input_beyond_the_known_window_is_kept() {
     static INPUT: [u8; 1500] = [7; 1500];
-    let mut talk = Talk::open(RestartPolicy::Replica);
+    let mut talk = UnseenTalk::open(RestartPolicy::Replica);
     talk.client(Flags::ACK, (0, 0), &INPUT);
     talk.client(Flags::ACK, (1500, 0), b"x");
     assert_eq!(talk.connection().input().frontier(), Offset(1501));
