@@ -385,8 +385,8 @@ pub struct ServiceBeat {
     #[serde(default)]
     pub path: Option<PathWord>,
     /// Commit mode `pr`: from a primary, it sends output past the wire; from a backup, it would wait for the end of that. An agent whose
-    /// version does not know this field does neither.
-    #[serde(default)]
+    /// version does not know this field does neither. A heartbeat of many services must fit a datagram, so `false` is left out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub direct: bool,
 }
 
