@@ -63,6 +63,11 @@ struct service_state {
 	 * bits of the epoch. Kept for a successor of the agent.
 	 */
 	__u32 doubted;
+	/*
+	 * Commit mode `pr`: until this time, CLOCK_MONOTONIC, the primary sends segments straight to their clients, and only copies without
+	 * payload to the wire. 0: everything goes through the wire. Stored by the agent alone.
+	 */
+	__u64 direct_until_ns;
 };
 
 /* Whether the programs must look at the maps `held` and `undecided` for a service. */
@@ -139,6 +144,13 @@ struct record {
 
 #define RECORD_CHECKSUM_TRUSTED 1 /* hardware verified the checksum, or a sender on this machine left the checksum to hardware */
 #define RECORD_CHECKSUM_UNKNOWN 2 /* this kernel does not say whether the checksum was left to hardware */
+#define RECORD_CUT 4              /* a copy whose payload was cut off (CUT_BIT) */
+
+/*
+ * Marks a copy without payload in the TCP header: the first reserved bit, in the byte of the data offset. If the segment had payload, its
+ * length in bytes stands in place of the payload (__be32). The TCP checksum of a copy is wrong.
+ */
+#define CUT_BIT 0x08
 
 /* Counters of each service: one for each outcome of a packet with its reason, and two sums of bytes. wire/abi.rs has readable names. */
 enum reason {
@@ -165,6 +177,7 @@ enum reason {
 	REASON_INPUT_HELD,        /* a client's input while the primary's state is copied; dropped, TCP repeats it */
 	REASON_LOCAL_REFUSED,     /* a program on this node could not be treated like any other client; its connect(2) failed */
 	REASON_CAME_BACK,         /* the peer has sent back this packet for the primary, so neither node is the primary; dropped */
+	REASON_SENT_DIRECTLY,     /* a segment that the primary sent straight to its client; a copy without payload went to the wire */
 	REASON_COUNT,
 };
 
@@ -187,11 +200,15 @@ enum reason {
  * MARK_SPEAK, because they did not come through the wire.
  */
 #define MARK_LOCAL 0x5f000006
+/* skb->mark of a segment that the primary's guard sends straight to its client. A rule routes these segments by the main table. */
+#define MARK_DIRECT 0x5f000007
+/* skb->mark of the copy of such a segment that goes to the wire. The guard cuts its payload off. */
+#define MARK_CUT 0x5f000008
 
 #ifdef __bpf__
 _Static_assert(sizeof(struct service_key) == 20, "service_key");
 _Static_assert(sizeof(struct vip) == 16, "vip");
-_Static_assert(sizeof(struct service_state) == 144, "service_state");
+_Static_assert(sizeof(struct service_state) == 152, "service_state");
 _Static_assert(sizeof(struct client_key) == 20, "client_key");
 _Static_assert(sizeof(struct cap) == 8, "cap");
 _Static_assert(sizeof(struct promise) == 8, "promise");

@@ -4,6 +4,7 @@
 #define STEADFAST_LOG_H
 
 #include "copy.h"
+#include "cut.h"
 #include "maps.h"
 #include "parse.h"
 
@@ -19,7 +20,7 @@ static __always_inline int fill(struct __sk_buff *skb, struct parsed *packet, st
 		.len = len,
 		.service = packet->service,
 		.direction = packet->direction,
-		.flags = record_flags(skb),
+		.flags = is_cut(packet) ? RECORD_CUT : record_flags(skb),
 		.after = after,
 	};
 	if (bpf_dynptr_write(to, 0, &record, sizeof(record), 0))

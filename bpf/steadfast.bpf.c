@@ -17,6 +17,7 @@
 #include "local.h"
 #include "log.h"
 #include "cap.h"
+#include "cut.h"
 #include "known.h"
 #include "own.h"
 #include "release.h"
@@ -193,6 +194,16 @@ static __noinline int pass_unlogged(struct __sk_buff *skb, struct parsed *packet
 	return refused == NOT_REFUSED ? REASON_UNLOGGED : refused;
 }
 
+/*
+ * Ends the handling of a copy without payload. The wire drops it, because its client has the whole segment. A copy that was not logged is no
+ * gap in the log: what the copies say is a lower bound.
+ */
+static __always_inline int log_cut(struct parsed *packet, int outcome, __u32 len) {
+	if (outcome == REASON_LOGGED_OUT)
+		count_by(packet->service, REASON_LOGGED_BYTES_OUT, len);
+	return dropped(packet->service, outcome);
+}
+
 static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (packet->direction == DIRECTION_OUT) {
 		if (!from_peer(skb, state))
@@ -201,6 +212,8 @@ static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed 
 	}
 	__u32 len = skb->len - L3;
 	int outcome = log_segment(skb, packet, state);
+	if (is_cut(packet))
+		return log_cut(packet, outcome, len);
 	if (outcome == REASON_RING_FULL)
 		outcome = pass_unlogged(skb, packet, state);
 	count(packet->service, outcome);
@@ -376,6 +389,35 @@ static __always_inline int may_leave(struct __sk_buff *skb, struct parsed *packe
 	}
 }
 
+/* Whether the primary may send a segment straight to its client now. */
+static __always_inline _Bool may_go_directly(struct service_state *state) {
+	__u64 until = *(volatile __u64 *)&state->direct_until_ns;
+	return until && bpf_ktime_get_ns() < until;
+}
+
+/*
+ * Commit mode `pr`: sends a segment of the primary straight to its client, and a copy without payload to the wire. The copy goes first. The
+ * copy and the segment both come to this program again, which cuts the copy (MARK_CUT) and checks the segment's right to leave (MARK_DIRECT)
+ * once more, because the segment may have waited for its neighbour's address. SYN, FIN and RST go through the wire, and so does the rest of
+ * a dying process's output: for its connection, the wire may speak already.
+ */
+static __noinline int go_directly(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	if (packet->tcp.syn || packet->tcp.fin || packet->tcp.rst || skb->mark == MARK_DYING || !may_go_directly(state))
+		return TC_ACT_OK;
+	struct client_key client = client_of(packet);
+	if (state->deaths && bpf_map_lookup_elem(&dying, &client))
+		return TC_ACT_OK;
+	__u32 mark = skb->mark;
+	skb->mark = MARK_CUT;
+	if (bpf_clone_redirect(skb, skb->ifindex, 0)) {
+		skb->mark = mark;
+		return TC_ACT_OK; /* no copy was sent: the segment itself goes to the wire */
+	}
+	skb->mark = MARK_DIRECT;
+	count(packet->service, REASON_SENT_DIRECTLY);
+	return bpf_redirect_neigh(state->ifindex, NULL, 0, 0);
+}
+
 SEC("tc")
 int guard(struct __sk_buff *skb) {
 	struct parsed packet = {};
@@ -394,10 +436,15 @@ int guard(struct __sk_buff *skb) {
 	__u32 gate = gate_now(state);
 	if (packet.direction != DIRECTION_OUT)
 		return TC_ACT_OK;
+	if (gate == GATE_PRIMARY && skb->mark == MARK_DIRECT)
+		return may_go_directly(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
 	if (gate == GATE_PRIMARY &&
 	    (load(skb, 0, destination, sizeof(destination)) || !same_mac(destination, state->peer_mac)))
 		return dropped(service, REASON_EGRESS_UNGUARDED);
-	return may_leave(skb, &packet, state, gate);
+	if (gate == GATE_PRIMARY && skb->mark == MARK_CUT)
+		return cut(skb, &packet) ? TC_ACT_SHOT : TC_ACT_OK;
+	int leaves = may_leave(skb, &packet, state, gate);
+	return leaves == TC_ACT_OK && gate == GATE_PRIMARY ? go_directly(skb, &packet, state) : leaves;
 }
 
 #include "loopback.h"

@@ -56,7 +56,7 @@ impl<K: Kernel> Unfinished<K> {
             return; // it ended meanwhile
         };
         let endpoint = connection.endpoint();
-        let output = connection.output().slices(endpoint.unacknowledged.clone());
+        let output = connection.unacknowledged_output(&endpoint);
         match kernel.restore(key.0, &endpoint, output) {
             Ok(socket) => drop(self.restoring.insert(key, Restoring { endpoint, socket })),
             Err(reason) => refuse(kernel, core, key, reason),

@@ -57,6 +57,7 @@ impl<K: Kernel> Executor<K> {
             }
             ServiceAction::SetGate { gate, epoch, until } => kernel.set_gate(service, gate, epoch, until),
             ServiceAction::SetUntil { until } => kernel.set_until(service, until),
+            ServiceAction::SetDirect { until } => kernel.set_direct(service, until),
             ServiceAction::Confirm { epoch } => kernel.confirm(service, epoch),
             ServiceAction::Hold { clients } => hold(kernel, core, service, clients),
             ServiceAction::Reserve { clients } => reserve(kernel, core, service, &clients),

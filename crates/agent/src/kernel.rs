@@ -108,6 +108,7 @@ pub trait Kernel {
     fn assume(&mut self, service: ServiceIndex, gate: Gate, peer_mac: [u8; 6]) -> Result<(), String>;
     fn set_gate(&mut self, service: ServiceIndex, gate: Gate, epoch: u64, until: Option<Instant>);
     fn set_until(&mut self, service: ServiceIndex, until: Option<Instant>);
+    fn set_direct(&mut self, service: ServiceIndex, until: Option<Instant>);
     fn confirm(&mut self, service: ServiceIndex, epoch: u64);
     /// Holds these clients, whose connections are being decided. Returns the clients that were held before and are released now, because
     /// their connections have ended.

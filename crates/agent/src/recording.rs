@@ -440,6 +440,7 @@ mod tests {
             connection_bytes_max: 1 << 20,
             bytes_max: 1 << 30,
             at_limit: AtLimit::Spill(spills),
+            sends_directly: false,
             hash_seed: 1,
         };
         NodeConfig {

@@ -26,7 +26,7 @@ use std::time::Duration;
 use libc::{c_int, c_void, socklen_t};
 use proto::Seq;
 use proto::connection::Endpoint;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use thiserror::Error;
 
 use crate::clock;
@@ -270,6 +270,43 @@ impl RestoredSocket {
         self.socket.set_reuse_address(true).at("SO_REUSEADDR")?;
         Ok(self.socket.into())
     }
+}
+
+/// Adds bytes to a live socket's output as already sent. The socket's next byte follows them. The socket repeats them when its timer ends,
+/// unless the peer acknowledges them. All earlier output must have been sent.
+///
+/// # Errors
+/// The kernel's error. The socket may have taken some of the bytes.
+pub fn load_as_sent<'a, S>(socket: &'a S, bytes: &[u8]) -> io::Result<()>
+where
+    SockRef<'a>: From<&'a S>,
+{
+    let live = SockRef::from(socket);
+    let room = c_int::try_from(bytes.len() as u64 + BUFFER_DEFAULT).unwrap_or(c_int::MAX / 2);
+    if bytes.len() as u64 > BUFFER_DEFAULT / 4 {
+        set(
+            &*live,
+            libc::SOL_SOCKET,
+            libc::SO_SNDBUFFORCE,
+            &room.saturating_mul(2),
+        )?;
+    }
+    set(&*live, libc::IPPROTO_TCP, libc::TCP_REPAIR, &REPAIR_ON)?;
+    set(&*live, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, &SEND_QUEUE)?;
+    let mut rest = bytes;
+    let loaded = loop {
+        if rest.is_empty() {
+            break Ok(());
+        }
+        match live.send_with_flags(rest, libc::MSG_DONTWAIT) {
+            Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => rest = &rest[count..],
+            Err(error) => break Err(error),
+        }
+    };
+    set(&*live, libc::IPPROTO_TCP, libc::TCP_REPAIR, &REPAIR_OFF)?; // its window probe makes the peer tell what it has
+    live.set_reuse_address(true)?;
+    loaded
 }
 
 // Values of <linux/tcp.h>.

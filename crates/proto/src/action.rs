@@ -87,6 +87,12 @@ pub enum ServiceAction {
         /// The moment. `None`: the right to speak has no end.
         until: Option<Instant>,
     },
+    /// Commit mode `pr`: set the time until which this primary sends segments straight to their clients. The kernel checks it for each
+    /// segment.
+    SetDirect {
+        /// The time. `None`: everything goes through the wire.
+        until: Option<Instant>,
+    },
     /// Ask the arbiter for the right to speak alone in this epoch; then give the node [`Verdict`](crate::service::ServiceInput::Verdict).
     Confirm {
         /// The epoch.
@@ -378,6 +384,10 @@ pub struct ServiceBeat {
     /// The sender's side of the service's path. `None`: the sender's version does not know paths.
     #[serde(default)]
     pub path: Option<PathWord>,
+    /// Commit mode `pr`: from a primary, it sends output past the wire; from a backup, it would wait for the end of that. An agent whose
+    /// version does not know this field does neither. A heartbeat of many services must fit a datagram, so `false` is left out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub direct: bool,
 }
 
 fn is_unmentioned(migration: &Option<MigrationBeat>) -> bool {

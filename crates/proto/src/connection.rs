@@ -2,6 +2,7 @@
 
 mod cap;
 mod client;
+mod direct;
 mod endpoint;
 mod learnt;
 mod limit;
@@ -117,6 +118,8 @@ pub struct Connection {
     probation: Option<Probation>,
     /// The connection was learnt in its middle, and could be learnt again at any segment.
     learns_anywhere: bool,
+    /// Commit mode `pr`: the log of the output has no bytes, and knows only a lower bound of what was sent.
+    sends_directly: bool,
     /// Why the connection cannot be continued. Set once and never cleared. The follower may have another reason of its own.
     spoiled: Option<Protection>,
 }
@@ -171,6 +174,7 @@ impl Connection {
             sack_overflow: false,
             probation: None,
             learns_anywhere: false,
+            sends_directly: false,
             spoiled: None,
         };
         connection.note_signature(theirs);
@@ -291,9 +295,9 @@ impl Connection {
             next: self.input.frontier() + u64::from(self.input.is_complete()),
             ended: self.input.is_complete(),
             sacked_end: self.sacked_end(),
-            right_edge: self.server.right_edge,
+            right_edge: self.right_edge_max(),
             send_unacknowledged: self.client.acknowledged,
-            send_next: self.output.end() + u64::from(self.output.fin().is_some()),
+            send_next: self.sent_max(),
             send_window_max: self.client.window_max.into(),
             timestamp_recent: self.agreed.timestamps.then_some(self.client.timestamp),
         }
@@ -343,6 +347,7 @@ impl Connection {
                 let payload = &segment.payload[skip..];
                 self.client
                     .note(segment, at, acknowledges, self.server.acknowledged);
+                self.note_sent(self.client.acknowledged);
                 if text && !payload.is_empty() {
                     self.log_input(at, payload, source.map(|source| source.skip(skip)));
                 }
@@ -400,11 +405,17 @@ impl Connection {
         if segment.flags.ack && !segment.flags.syn {
             self.note_server(segment);
         }
-        if !segment.payload.is_empty() {
+        let data_end = at + u64::from(segment.data_len());
+        if data_end > at {
             self.server.spoke_at = now;
-            self.log_output(at, segment.payload, source);
+            if !self.note_sent(data_end) {
+                self.log_output(at, segment.payload, source);
+            }
         }
-        if segment.flags.fin && !self.output.set_fin(at + segment.payload.len() as u64) {
+        if segment.flags.fin {
+            self.note_sent(data_end);
+        }
+        if segment.flags.fin && !self.output.set_fin(data_end) {
             self.spoil(Protection::Ambiguous);
         }
         if self.output.is_complete() {
@@ -514,6 +525,7 @@ impl Connection {
             self.output.give_up();
             return;
         }
+        self.forget_regenerated();
         let restart = self.follower.restart_input(self.input.frontier());
         self.input.release(restart.min(self.server.acknowledged));
         self.output.release(self.client.acknowledged);

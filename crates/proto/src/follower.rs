@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Offset;
 use crate::restart::http::{BodyPosition, Feed, HttpResume, HttpResumer, Rules, Switched, Tracker, Volatile};
+use crate::restart::kept::KeptOutput;
 use crate::restart::replay::{Repetition, ReplayTracker};
 use crate::restart::replica::{self, Comparison};
 use crate::restart::snapshot::{Snapshot, SnapshotStanding, SnapshotTracker};
@@ -102,6 +103,8 @@ pub struct Replica {
     /// Recognises the reply that upgraded the connection, until the replica has sent that reply.
     upgrade: Option<Box<HttpResumer>>,
     comparison: Comparison,
+    /// With commit mode `pr`: the replica's output, which is not compared.
+    kept: Option<Box<KeptOutput>>,
     fed: Offset,
     fed_end: bool,
     feeding: bool,
@@ -114,6 +117,7 @@ impl Replica {
             is_late: false,
             upgrade: None,
             comparison: Comparison::new(bound),
+            kept: None,
             fed: Offset::ZERO,
             fed_end: false,
             feeding: false,
@@ -153,7 +157,15 @@ impl Replica {
     /// sent. A replica that was never opened lacks nothing, because it will not be fed.
     pub(crate) fn is_behind(&self, acknowledged: Offset, ended: bool) -> bool {
         let lacks = acknowledged > self.fed || ended && !self.fed_end;
-        !self.is_late && !self.comparison.has_failed() && (lacks || self.comparison.is_behind())
+        let is_behind = self
+            .kept
+            .as_ref()
+            .map_or_else(|| self.comparison.is_behind(), |kept| kept.is_behind());
+        !self.is_late && !self.has_failed() && (lacks || is_behind)
+    }
+
+    fn has_failed(&self) -> bool {
+        self.comparison.has_failed() || self.kept.as_ref().is_some_and(|kept| kept.has_failed())
     }
 
     /// Input up to `to` was given to the replica, and the end of input if `ended`.
@@ -165,6 +177,9 @@ impl Replica {
 
     /// The replica sent these bytes.
     pub fn on_output(&mut self, bytes: &[u8]) {
+        if let Some(kept) = &mut self.kept {
+            return kept.on_replica(bytes);
+        }
         let Some(resumer) = &mut self.upgrade else {
             return self.comparison.on_replica(bytes);
         };
@@ -183,6 +198,9 @@ impl Replica {
 
     /// The replica closed its stream.
     pub fn on_output_end(&mut self) {
+        if let Some(kept) = &mut self.kept {
+            return kept.on_replica_end();
+        }
         if self.upgrade.is_some() {
             self.on_failure("the replica closed before it upgraded".into());
         }
@@ -192,15 +210,22 @@ impl Replica {
     /// Number of bytes by which the replica's output is ahead of the primary's. The caller stops reading from the replica while this number
     /// is large.
     pub fn ahead(&self) -> usize {
-        self.comparison.replica_surplus()
+        let kept = self.kept.as_ref().map(|kept| kept.lead());
+        kept.unwrap_or_else(|| self.comparison.replica_surplus())
     }
 
     /// The replica cannot follow, for this reason.
     pub fn on_failure(&mut self, reason: String) {
-        self.comparison.fail(reason);
+        match &mut self.kept {
+            Some(kept) => kept.fail(reason),
+            None => self.comparison.fail(reason),
+        }
     }
 
     fn protection(&self) -> Result<(), String> {
+        if let Some(kept) = &self.kept {
+            return kept.protection();
+        }
         self.comparison
             .protection()
             .map_err(|reason| reason.to_string())?;
@@ -219,6 +244,47 @@ impl Follower {
             RestartPolicy::Replica => Self::Replica(Box::new(Replica::new(bound))),
             RestartPolicy::Replay => Self::Replay(Box::default()),
             RestartPolicy::Snapshot => Self::Snapshot(Box::default()),
+        }
+    }
+
+    /// From now on, follows output without its bytes (commit mode `pr`).
+    pub(crate) fn expect_no_output(&mut self) {
+        if let Self::Replica(replica) = self {
+            replica.kept = Some(Box::default());
+        }
+    }
+
+    /// With commit mode `pr`: the primary has sent output up to `sent`. If it is certain that the client needs no byte before
+    /// `acknowledged` from the replica, these bytes are forgotten.
+    pub(crate) fn on_sent(&mut self, sent: Offset, acknowledged: Option<Offset>) {
+        if let Some(kept) = self.replica_mut().and_then(|replica| replica.kept.as_mut()) {
+            kept.on_sent(sent);
+            acknowledged.into_iter().for_each(|to| kept.release(to));
+        }
+    }
+
+    /// How the connection continues with commit mode `pr`, if the client's socket continues at output byte `from`.
+    ///
+    /// # Errors
+    /// As [`restarts`](Self::restarts).
+    pub(crate) fn restart_unseen(&self, from: Offset) -> Result<Restart, String> {
+        match self {
+            Self::Replica(replica) => {
+                let kept = replica.kept.as_ref().ok_or("the replica's output is not kept")?;
+                Ok(Restart::Replica {
+                    input_from: replica.fed,
+                    resume: kept.resume(from)?,
+                })
+            }
+            Self::Replay(_) => Ok(Restart::Replay {
+                input_from: Offset::ZERO,
+                output_from: Offset::ZERO,
+                resume: ReplayTracker::unseen(from),
+                state: None,
+            }),
+            Self::Http(..) | Self::Snapshot(_) | Self::GivenUp => {
+                Err("the restart policy needs the bytes of the output".to_owned())
+            }
         }
     }
 
@@ -323,7 +389,8 @@ impl Follower {
             Self::Http(..) | Self::Replay(_) | Self::Snapshot(_) | Self::GivenUp => 0, // follows everything at once, or nothing
             Self::Replica(replica) => {
                 let unsaid = replica.comparison.surplus() - replica.comparison.replica_surplus();
-                acknowledged.since(replica.fed.min(acknowledged)) + unsaid as u64
+                let unsaid = replica.kept.as_ref().map_or(unsaid as u64, |kept| kept.lag());
+                acknowledged.since(replica.fed.min(acknowledged)) + unsaid
             }
         }
     }
@@ -333,7 +400,9 @@ impl Follower {
     pub fn memory(&self) -> usize {
         match self {
             Self::Http(tracker, _) => tracker.memory(),
-            Self::Replica(replica) => replica.comparison.memory(),
+            Self::Replica(replica) => {
+                replica.comparison.memory() + replica.kept.as_ref().map_or(0, |kept| kept.memory())
+            }
             Self::Snapshot(tracker) => tracker.memory(),
             Self::Replay(_) | Self::GivenUp => 0,
         }
@@ -391,7 +460,7 @@ impl Follower {
     pub fn drains(&self) -> bool {
         match self {
             Self::Http(tracker, _) => tracker.drains(),
-            Self::Replica(replica) => !replica.comparison.has_failed(),
+            Self::Replica(replica) => !replica.has_failed(),
             Self::Replay(_) | Self::Snapshot(_) | Self::GivenUp => false,
         }
     }

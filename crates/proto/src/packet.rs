@@ -72,6 +72,8 @@ pub enum Checksum {
     /// Nothing is known about the checksum. The checksum may be partial, because a sender on the same machine has left the rest of the
     /// computation to the hardware.
     MaybePartial,
+    /// The packet is a copy whose payload was cut off ([`TcpOptions::cut`]), so its checksum does not fit.
+    Cut,
 }
 
 /// Why a packet does not contain a valid TCP segment.
@@ -134,12 +136,19 @@ impl<'a> Segment<'a> {
         }
         let tcp = TcpSlice::from_slice(body.payload).map_err(|_| Malformed::Tcp)?;
         let holds = match checksum {
-            Checksum::Trusted => true,
+            Checksum::Trusted | Checksum::Cut => true,
             Checksum::Unverified => checksum_holds(&ip, &tcp),
             Checksum::MaybePartial => checksum_holds(&ip, &tcp) || is_partial(&ip, &tcp),
         };
         if !holds {
             return Err(Malformed::Checksum);
+        }
+        let mut options = TcpOptions::parse(tcp.options());
+        let mut payload = tcp.payload();
+        if checksum == Checksum::Cut {
+            let length = payload.first_chunk().copied().map(u32::from_be_bytes);
+            options.cut = length.unwrap_or(0);
+            payload = &[];
         }
         Ok(Self {
             source: SocketAddr::new(ip.source_addr(), tcp.source_port()),
@@ -155,15 +164,20 @@ impl<'a> Segment<'a> {
                 urg: tcp.urg(),
             },
             window: tcp.window_size(),
-            options: TcpOptions::parse(tcp.options()),
-            payload: tcp.payload(),
+            options,
+            payload,
         })
     }
 
     /// Length in sequence space: data, SYN and FIN (RFC 9293 §3.4).
-    // An IP packet holds less than 2³² bytes.
     pub fn seq_len(&self) -> u32 {
-        self.payload.len() as u32 + u32::from(self.flags.syn) + u32::from(self.flags.fin)
+        self.data_len() + u32::from(self.flags.syn) + u32::from(self.flags.fin)
+    }
+
+    /// Number of data bytes that the segment had when it was sent.
+    // An IP packet holds less than 2³² bytes.
+    pub fn data_len(&self) -> u32 {
+        self.payload.len() as u32 + self.options.cut
     }
 
     /// The segment as an IP packet with valid checksums.

@@ -11,6 +11,7 @@
 //! the arbiter (a witness, or a fence). The arbiter gives each epoch to one node. Without an arbiter (`fail-stop`),
 //! silence counts as death and every node is confirmed.
 
+mod direct;
 mod leaving;
 mod word;
 
@@ -44,6 +45,8 @@ pub struct StandingBeat {
     /// When the receiver of this word sent the last of its heartbeats that the node has heard, by the receiver's clock. `None` if an
     /// earlier agent of the receiver sent that heartbeat, because that agent may have said afterwards that it leaves.
     pub echo: Option<Instant>,
+    /// Commit mode `pr`: from a primary, it sends output past the wire; from a backup, it would wait for the end of that.
+    pub direct: bool,
 }
 
 /// An arbiter's answer to a node that asks for an epoch.
@@ -97,6 +100,8 @@ pub struct StandingConfig {
     /// Time that this node waits before it has a silent peer fenced. If two living nodes do not hear each other, a delay on one of them
     /// lets the other one fence first.
     pub fence_delay: Duration,
+    /// Commit mode `pr`: a primary may send output past the wire.
+    pub sends_directly: bool,
 }
 
 /// The standing that an earlier agent left behind.
@@ -117,6 +122,19 @@ enum Delay {
     Claims,
     /// The primary is silent.
     Silent,
+}
+
+/// What a node knows of output that bypasses the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct DirectOutput {
+    /// On the primary: its heartbeats since this time say that it sends directly. Only echoes of these heartbeats count.
+    said_since: Option<Instant>,
+    /// On the primary: until when it may send directly.
+    until: Option<Instant>,
+    /// On the backup: when the primary has surely stopped sending directly.
+    free_at: Option<Instant>,
+    /// On the backup: it was ordered to take over, and waits until the primary has stopped.
+    is_ordered: bool,
 }
 
 /// Role, epoch, lease and right.
@@ -166,6 +184,7 @@ pub struct Standing {
     is_reached: bool,
     /// A step that the role needs has failed, and has not been made good yet.
     has_failed: bool,
+    direct: DirectOutput,
 }
 
 impl Standing {
@@ -196,10 +215,12 @@ impl Standing {
             fitness: Fitness::WHOLE,
             is_reached: true,
             has_failed: false,
+            direct: DirectOutput::default(),
         };
         standing.grant(now); // the earlier agent may have granted a lease
         if found.is_some() {
             standing.keep_promise(now); // and may have promised to be silent
+            standing.expect_direct(now);
             standing.delay_fence(now); // the peer, which has not been heard yet, may be about to fence this node
         }
         standing
@@ -365,7 +386,8 @@ impl Standing {
             }
             ArbiterVerdict::Granted => {
                 (self.knows, self.confirmed) = (true, Some(epoch));
-                if self.role == Role::Backup {
+                self.end_output();
+                if self.role == Role::Backup && !self.waits_for_output(now) {
                     // The other node can no longer get this epoch, so the service would be lost if it did not go on here.
                     return self.change(now, RoleEvent::PeerSilent, epoch);
                 }
@@ -409,6 +431,7 @@ impl Standing {
             self.delay_question(now, Delay::Claims);
         }
         self.spare(word);
+        self.hear_direct(now, word);
         if self.is_wire_of(word) && !self.leaves() {
             self.extend_lease(word);
         }
@@ -448,6 +471,7 @@ impl Standing {
     /// The clock that measures the lease stood still, so the lease may have ended.
     pub fn on_pause(&mut self, now: Instant) {
         (self.lease_until, self.echoes_after) = (None, now);
+        self.forget_direct(now);
     }
 
     /// The peer is silent.
@@ -487,6 +511,10 @@ impl Standing {
         if !self.may_follow(now) {
             return None; // the primary's next heartbeats will show whether it has gone on alone
         }
+        if self.waits_for_output(now) {
+            self.order_takeover();
+            return None;
+        }
         self.change_if_allowed(now, RoleEvent::PeerYields, 0)
     }
 
@@ -516,12 +544,17 @@ impl Standing {
             if event == RoleEvent::PeerSilent && !self.is_reached {
                 return None; // the silence may be this node's fault
             }
-            if self.config.arbiter != Arbiter::FailStop && !self.has_lease(now) && !self.is_confirmed() {
-                self.is_wanted = true;
+            let waits = self.waits_for_output(now);
+            let has_lease = self.has_lease(now) && !waits;
+            if self.config.arbiter != Arbiter::FailStop && !has_lease && !self.is_confirmed() {
+                self.is_wanted |= !waits || event == RoleEvent::PeerSilent;
                 // A primary that yields fences nobody, so there is nothing to wait for.
                 if event == RoleEvent::PeerSilent {
                     self.delay_question(now, Delay::Silent);
                 }
+                return None;
+            }
+            if waits {
                 return None;
             }
         }
@@ -581,6 +614,9 @@ impl Standing {
         if to != Role::TakingOver && to != Role::Sole {
             self.lease_until = None;
             (self.has_asked, self.is_wanted, self.delayed) = (false, false, None);
+        }
+        if from != to {
+            self.leave_direct();
         }
         if !from.is_mute() && to.is_mute() {
             self.mute_since = now;

@@ -243,6 +243,9 @@ impl Table {
 
     fn insert(&mut self, mut connection: Connection) -> ConnectionId {
         connection.set_at_limit(self.config.at_limit.clone());
+        if self.config.sends_directly {
+            connection.set_sends_directly();
+        }
         self.open.insert(connection)
     }
 

@@ -380,10 +380,11 @@ fn policy(value: &DeValue<'_>) -> Result<RestartPolicy, String> {
 fn commit(value: &DeValue<'_>) -> Result<Commit, String> {
     match value.as_str() {
         Some("prs") => Ok(Commit::Prs),
-        Some(later @ ("pr" | "immediate")) => Err(format!(
-            "the commit mode {later:?} is not available yet; allowed: \"prs\""
-        )),
-        _ => text("\"prs\"", |_| None)(value),
+        Some("pr") => Ok(Commit::Pr),
+        Some("immediate") => {
+            Err("the commit mode \"immediate\" is not available yet; allowed: \"prs\", \"pr\"".to_owned())
+        }
+        _ => text("\"prs\", \"pr\"", |_| None)(value),
     }
 }
 

@@ -8,7 +8,8 @@ use proto::follower::RestartPolicy;
 use super::draft::Draft;
 use super::table::ConfigReader;
 use super::{
-    AtLimitSetting, DetectorSettings, LogSettings, NodeRole, NodeSettings, PeerSettings, ServiceSettings,
+    AtLimitSetting, Commit, DetectorSettings, LogSettings, NodeRole, NodeSettings, PeerSettings,
+    ServiceSettings,
 };
 
 /// Reports every pair of fields that contradict each other. Returns the services, or `None` if a field could not be read.
@@ -32,6 +33,10 @@ pub(super) fn check(
     let vips: Vec<IpAddr> = drafts.iter().filter_map(|draft| draft.address).collect();
     for (index, draft) in drafts.iter().enumerate() {
         alone(reading, index, draft, &vips, peer);
+        if draft.commit == Commit::Pr {
+            direct(reading, index, draft);
+            lease_and_limit(reading, index, draft, detector, log);
+        }
     }
     pairwise(reading, &drafts);
 
@@ -156,6 +161,40 @@ fn alone(
         if let Some(application) = application {
             place_of_application(reading, &field(key), application, vip, vips);
         }
+    }
+}
+
+/// Checks the settings that a service needs whose output bypasses the wire.
+fn lease_and_limit(
+    reading: &mut ConfigReader<'_>,
+    index: usize,
+    draft: &Draft,
+    detector: DetectorSettings,
+    log: &LogSettings,
+) {
+    let field = format!("service[{index}].commit");
+    if detector.lease.is_zero() {
+        let what = "\"pr\" needs a lease, but lease_ms is 0; allowed: \"prs\", or a longer lease";
+        reading.problem(&field, what);
+    }
+    if draft.at_limit.unwrap_or(log.at_limit) == AtLimitSetting::Slow {
+        let what = "\"pr\" cannot slow clients, because the wire does not see the windows that the primary offers; allowed: \
+                    \"prs\", or another at_limit";
+        reading.problem(&field, what);
+    }
+}
+
+/// Checks a service whose output bypasses the wire.
+fn direct(reading: &mut ConfigReader<'_>, index: usize, draft: &Draft) {
+    let regenerates = |policy| matches!(policy, RestartPolicy::Replica | RestartPolicy::Replay);
+    if let Some(policy) = draft.policy
+        && !regenerates(policy)
+    {
+        let what = format!(
+            "\"pr\" needs an application that generates the output again, but the policy is {policy}; allowed: \"prs\", or \
+             policy = \"replica\" or \"replay\""
+        );
+        reading.problem(&format!("service[{index}].commit"), what);
     }
 }
 

@@ -289,6 +289,9 @@ pub enum OpaqueSetting {
 pub enum Commit {
     /// Both directions pass the wire (FT-TCP's PRS).
     Prs,
+    /// Input passes the wire. Output goes straight to the clients, and the backup's application generates it again (FT-TCP's PR,
+    /// docs/commit-modes.md).
+    Pr,
 }
 
 impl ServiceSettings {

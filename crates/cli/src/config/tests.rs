@@ -561,15 +561,44 @@ fn a_table_of_the_wrong_type_is_named() {
 }
 
 #[test]
-fn commit_modes_of_the_design_that_are_not_there_are_refused_by_name() {
-    for mode in ["pr", "immediate"] {
-        assert_one(
-            &and(&format!("commit = {mode:?}\n")),
-            &format!(
-                "15: service[0].commit: the commit mode {mode:?} is not available yet; allowed: \"prs\""
-            ),
+fn a_commit_mode_that_is_not_there_is_refused_by_name() {
+    assert_one(
+        &and("commit = \"immediate\"\n"),
+        "15: service[0].commit: the commit mode \"immediate\" is not available yet; allowed: \"prs\", \"pr\"",
+    );
+}
+
+#[test]
+fn output_past_the_wire_needs_a_policy_a_lease_and_a_limit_that_allow_it() {
+    let with_policy = |policy: &str, extra: &str| {
+        let text = SMALLEST.replace("policy = \"http\"", &format!("policy = {policy:?}"));
+        assert!(text.contains(policy), "the policy was replaced");
+        format!("{text}commit = \"pr\"\n{extra}")
+    };
+    for policy in ["replica", "replay"] {
+        let config = parse(&with_policy(policy, "")).expect("it is allowed");
+        assert_eq!(config.services[0].commit, Commit::Pr);
+    }
+    for policy in ["http", "snapshot"] {
+        let problems = wrong(&with_policy(policy, ""));
+        let what = format!(
+            "service[0].commit: \"pr\" needs an application that generates the output again, but the policy is {policy}"
+        );
+        assert!(
+            problems.iter().any(|problem| problem.contains(&what)),
+            "{problems:?}"
         );
     }
+    let problems = wrong(&with_policy("replica", "[detector]\nlease_ms = 0\n"));
+    assert!(
+        problems[0].contains("service[0].commit: \"pr\" needs a lease"),
+        "{problems:?}"
+    );
+    let problems = wrong(&with_policy("replay", "at_limit = \"slow\"\n"));
+    assert!(
+        problems[0].contains("service[0].commit: \"pr\" cannot slow clients"),
+        "{problems:?}"
+    );
 }
 
 fn second(fields: &str) -> Vec<String> {

@@ -379,6 +379,10 @@ impl Kernel for LinuxKernel {
         self.wire.set_until(service, nanos_of(until));
     }
 
+    fn set_direct(&mut self, service: ServiceIndex, until: Option<proto::Instant>) {
+        self.wire.set_direct_until(service, nanos_of(until));
+    }
+
     fn confirm(&mut self, service: ServiceIndex, epoch: u64) {
         self.arbiter.confirm(ArbiterQuestion { service, epoch });
     }

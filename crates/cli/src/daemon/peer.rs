@@ -34,7 +34,7 @@ use crate::config::{Config, PeerTransport, SecretKey};
 use crate::control::{ChannelPathStatus, ChannelStatus, PeerStatus};
 
 /// Receive buffer in bytes. Larger than the peer's largest datagram: a heartbeat of 64 services with the maximum number of orphans.
-const DATAGRAM_MAX: usize = 32 * 1024;
+const DATAGRAM_MAX: usize = 34 * 1024;
 /// Maximum number of datagrams taken from one link at a time. A flood of datagrams must not keep the agent from its other work.
 const RECEIVE_MAX: usize = 64;
 /// Time between two warnings of the same kind.
@@ -631,7 +631,7 @@ mod tests {
         let longest = SocketAddr::from(([0xffff_u16; 8], u16::MAX));
         let beat = ServiceBeat {
             vip: longest,
-            role: Role::TakingOver,
+            role: Role::Primary,
             epoch: u64::MAX,
             configured_primary: false,
             mac: [u8::MAX; 6],
@@ -648,6 +648,7 @@ mod tests {
                 outside: proto::path::Reachability::Unknown,
                 hears: Some(false),
             }),
+            direct: true,
         };
         for count in [SERVICES_FEW, linux::wire::SERVICES_MAX] {
             let mut services = vec![beat.clone(); count];

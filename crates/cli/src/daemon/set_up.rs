@@ -25,7 +25,7 @@ use super::peer::PeerLinks;
 use super::servers::Servers;
 use super::state_sync::StateSyncs;
 use crate::arbiter::ArbiterClient;
-use crate::config::{self, Config, CutReplies, NodeRole};
+use crate::config::{self, Commit, Config, CutReplies, NodeRole};
 use crate::lock::{self, Lock};
 
 /// Size in bytes of the ring that is used while the agent keeps up. A smaller ring fills too often. A larger ring does not fit the CPU's
@@ -231,6 +231,7 @@ fn plan(config: &Config) -> network::NetworkPlan {
             peer: service.peer_address,
             application: service.application,
             staged_application: service.staged_application,
+            sends_directly: service.commit == Commit::Pr,
         })
         .collect();
     network::NetworkPlan {
@@ -262,6 +263,7 @@ pub(super) fn node_config(
                 connection_bytes_max: config.log.per_connection_bytes,
                 bytes_max: config.log.total_bytes,
                 at_limit: at_limit(&config.log, service.at_limit),
+                sends_directly: service.commit == Commit::Pr,
                 hash_seed: linux::process::random_seed(),
             },
             is_primary: service.role == NodeRole::Primary,

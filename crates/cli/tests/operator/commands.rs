@@ -569,6 +569,7 @@ fn killed(lan: &OperatorLan) {
         peer: "10.0.0.3".parse().unwrap(),
         application: "127.0.0.1:80".parse().unwrap(),
         staged_application: None,
+        sends_directly: false,
     };
     let plan = NetworkPlan {
         node: "sf-test-node".to_owned(),

@@ -12,7 +12,7 @@ use crate::capture::Capture;
 use crate::client::Spread;
 use crate::clock::ms;
 use crate::emulator::{Passed, WanOptions};
-use crate::judge::Finding;
+use crate::judge::{CommitMode, Finding};
 use crate::node::ServerSoftware;
 use crate::pair::fault::{CrashFault, CrashTarget, Sequel};
 use crate::pair::path::PathCut;
@@ -23,6 +23,7 @@ use crate::run::{LabFindings, SHOWN, append};
 #[derive(Debug, Default, Serialize)]
 pub struct CrashFindings {
     policy: PolicyOption,
+    mode: CommitMode,
     workload: WorkloadOption,
     server: ServerSoftware,
     fault: CrashFault,
@@ -178,6 +179,7 @@ impl CrashFindings {
     pub fn empty(options: &PairOptions) -> Self {
         Self {
             policy: options.policy,
+            mode: options.mode,
             workload: options.workload,
             server: options.application(),
             fault: options.fault,
@@ -235,8 +237,9 @@ impl CrashFindings {
         self.integration_ms = spread(&self.durations.integration);
         self.integration_gap_ms = spread(&self.durations.integration_gap);
         self.baseline_gap_ms = spread(&self.durations.baseline_gap).map(|spread| spread.max);
-        // With policy replay, a client waits until the application has got the connection's whole input again. So no limit applies.
-        let is_limited = self.policy != PolicyOption::Replay;
+        // With policy replay, a client waits until the application has got the connection's whole input again. With commit mode pr, the
+        // survivor waits for the end of the primary's lease. So no limit applies.
+        let is_limited = self.policy != PolicyOption::Replay && self.mode == CommitMode::Prs;
         let busy_stall = BusyStall::of(&self.durations, self.way.rtt_ms.unwrap_or(0.0));
         self.busy_stall = busy_stall.filter(|_| is_limited);
     }

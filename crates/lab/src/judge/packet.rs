@@ -52,6 +52,11 @@ pub struct CapturedSegment {
     pub payload: Vec<u8>,
 }
 
+/// Place in a TCP header of the byte with the data offset and the reserved bits.
+const OFFSET_AND_RESERVED: usize = 12;
+/// The reserved bit that marks a copy without payload (`CUT_BIT` of `bpf/abi.h`).
+const CUT: u8 = 0x08;
+
 /// A TCP frame whose headers cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable;
@@ -62,7 +67,8 @@ impl CapturedSegment {
         self.has_ack && self.payload_len == 0 && !(self.fin || self.syn || self.rst)
     }
 
-    /// The TCP segment in `record`; `None` if the frame contains something else.
+    /// The TCP segment in `record`; `None` if the frame contains something else. A copy without payload, which a primary sends to its wire
+    /// in mode `pr`, is no segment.
     ///
     /// # Errors
     /// The frame is TCP over IP, but its headers are cut off or contradict each other.
@@ -86,6 +92,9 @@ impl CapturedSegment {
                 Ok(None)
             };
         };
+        if tcp.header_slice()[OFFSET_AND_RESERVED] & CUT != 0 {
+            return Ok(None);
+        }
         let header_end = position(record.frame, tcp.slice()) + tcp.header_slice().len();
         let payload_len = ip_end.checked_sub(header_end).ok_or(Unreadable)?;
         let (source, destination) = addresses(net).ok_or(Unreadable)?;

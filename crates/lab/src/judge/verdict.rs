@@ -5,6 +5,7 @@ use std::collections::btree_map::Entry;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::ensure;
+use clap::ValueEnum;
 use serde::Serialize;
 
 use super::packet::CapturedSegment;
@@ -37,13 +38,13 @@ pub struct Expectations {
 }
 
 /// A commit mode (FT-TCP). It says which packets go through the wire, and so what the service promises.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CommitMode {
     /// Both directions through the wire.
+    #[default]
     Prs,
     /// Input and SYN-ACKs through the wire, other output straight from the primary.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no daemon has this mode yet"))]
     Pr,
     /// Nothing is promised.
     Immediate,

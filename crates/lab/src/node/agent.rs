@@ -62,6 +62,8 @@ pub struct PairSetup {
     pub heartbeat_port: u16,
     /// The restart policy: `http`, `replica`, `replay` or `snapshot`.
     pub policy: &'static str,
+    /// Commit mode `pr`.
+    pub sends_directly: bool,
     /// The local port of the application behind a stage, if there is a stage.
     pub staged_port: Option<u16>,
     /// With policy `snapshot`: the sockets at which the agents of node a and b take snapshots.
@@ -107,6 +109,7 @@ impl PairSetup {
             interface: INTERFACE.to_owned(),
             heartbeat_port: HEARTBEAT_PORT,
             policy: "http",
+            sends_directly: false,
             staged_port: None,
             snapshot_sockets: None,
             order_sockets: None,
@@ -249,7 +252,7 @@ application = \"{loopback}:{port}\"
                 "peer_address = \"{}\"\n",
                 nodes[peer]
             )),
-            if self.opaque { "opaque = \"replica\"\n" } else { "" },
+            self.modes(),
             self.order_socket(index),
             self.claim(),
             self.state_sync
@@ -259,6 +262,17 @@ application = \"{loopback}:{port}\"
             self.arbiter.table(index),
             port = self.service.port(),
         )
+    }
+
+    /// The keys `commit` and `opaque`, if they are not the defaults.
+    fn modes(&self) -> String {
+        let commit = if self.sends_directly {
+            "commit = \"pr\"\n"
+        } else {
+            ""
+        };
+        let opaque = if self.opaque { "opaque = \"replica\"\n" } else { "" };
+        format!("{commit}{opaque}")
     }
 
     fn claim(&self) -> String {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use linux::netns::Netns;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::Signal;
@@ -130,6 +130,7 @@ impl ServerProcess {
         command.env("STEADFAST_SNAPSHOTS", &export.snapshots);
         if let Some(socket) = &export.order {
             let library = export.program.with_file_name("libsteadfast_order.so");
+            ensure!(library.exists(), "{} does not exist", library.display());
             command
                 .env("LD_PRELOAD", library)
                 .env("STEADFAST_ORDER", format!("agent:{}", socket.display()));

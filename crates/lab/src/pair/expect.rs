@@ -6,7 +6,7 @@ use super::aftermath::Aftermath;
 use super::fault::{CrashFault, CrashTarget, Sequel};
 use super::{PairOptions, WorkloadOption};
 use crate::clock::ClockOffset;
-use crate::judge::{Closing, CommitMode, Expectations, NodeChange, Speaking};
+use crate::judge::{Closing, Expectations, NodeChange, Speaking};
 use crate::net::address::{CLIENT, NODES, ROUTER_LAN};
 use crate::node::AtLimitOption;
 
@@ -81,7 +81,7 @@ pub fn of_service(options: &PairOptions, role_changes_ns: Vec<u64>) -> Expectati
         clients: vec![CLIENT.ip(options.lan.ipv6)],
         macs: NODES.map(|node| node.mac),
         router_mac: ROUTER_LAN.mac,
-        mode: CommitMode::Prs,
+        mode: options.mode,
         wires: Vec::new(),
         role_changes_ns,
         speaking: Speaking::ForAll,

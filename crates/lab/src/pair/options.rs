@@ -10,8 +10,9 @@ use super::fault::{CrashFault, CrashTarget, Sequel};
 use super::path::PathCut;
 use crate::client::Protocol;
 use crate::emulator::WanOptions;
+use crate::judge::CommitMode;
 use crate::net::address::{VIP_V4, VIP_V6};
-use crate::node::{Assume, LogOptions, ServerSoftware};
+use crate::node::{Assume, AtLimitOption, LogOptions, ServerSoftware};
 use crate::run::{LAB_PROGRAMS, Needed, RunOptions, WrongUse, check_machine};
 
 /// Options of the pair's networks. Every lab that uses the pair has them.
@@ -70,6 +71,10 @@ pub struct PairOptions {
     /// (redis, which works on both nodes) or replay (redis, which gets all input on the survivor).
     #[arg(long, value_enum, default_value_t)]
     pub policy: PolicyOption,
+    /// Commit mode of the service (docs/commit-modes.md): prs (everything through the wire), or pr with policy replica or replay (output
+    /// straight to the clients).
+    #[arg(long, value_enum, default_value_t)]
+    pub mode: CommitMode,
     /// Work of the connections while the fault hits.
     #[arg(long, value_enum, default_value_t)]
     pub workload: WorkloadOption,
@@ -159,6 +164,7 @@ impl PairOptions {
             run: RunOptions::default(),
             lan: LanOptions::default(),
             policy: PolicyOption::default(),
+            mode: CommitMode::default(),
             workload,
             server: None,
             fault: CrashFault::default(),
@@ -243,6 +249,7 @@ impl PairOptions {
                 "--server: policy http needs an HTTP server, replica and replay need redis, snapshot needs file-server or cgi",
             );
         }
+        self.check_mode()?;
         if self.application() == ServerSoftware::Cgi
             && (self.workload != WorkloadOption::Request || self.busy() < self.connections)
         {
@@ -285,6 +292,23 @@ impl PairOptions {
             return wrong("--recorded-order needs --policy replica, and neither --rounds nor --baseline");
         }
         Ok(())
+    }
+
+    /// Checks that the other options allow the commit mode.
+    fn check_mode(&self) -> Result<(), WrongUse> {
+        let wrong = |reason: &str| Err(WrongUse(reason.to_owned()));
+        let regenerates = matches!(self.policy, PolicyOption::Replica | PolicyOption::Replay);
+        match self.mode {
+            CommitMode::Immediate => wrong("--mode immediate: no daemon has this mode yet"),
+            CommitMode::Pr if !regenerates => wrong("--mode pr needs --policy replica or replay"),
+            CommitMode::Pr if self.log.at_limit == Some(AtLimitOption::Slow) => {
+                wrong("--mode pr does not go with --at-limit slow")
+            }
+            CommitMode::Pr if self.fault == CrashFault::Migrate => {
+                wrong("--mode pr does not go with --fault migrate")
+            }
+            CommitMode::Prs | CommitMode::Pr => Ok(()),
+        }
     }
 
     /// The fault that follows a fault after which both nodes go on. It hits the primary, and node b must take over.

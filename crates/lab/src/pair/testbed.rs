@@ -15,6 +15,7 @@ use super::{NodeLink, PairOptions, PolicyOption, baseline};
 use crate::capture::Captures;
 use crate::emulator::Emulator;
 use crate::fence;
+use crate::judge::CommitMode;
 use crate::net::address::{CLIENT, ROUTER_LAN, WITNESSES};
 use crate::net::{NODE_NAMES, Topology, TopologyOptions};
 use crate::newcomer::greet;
@@ -358,6 +359,7 @@ fn pair(
     let mut pair = PairSetup {
         on_service,
         policy: options.policy.name(),
+        sends_directly: options.mode == CommitMode::Pr,
         staged_port: options
             .application()
             .staged_port()

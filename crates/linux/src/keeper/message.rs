@@ -31,6 +31,9 @@ pub struct Adoption {
     /// Whether the server's FIN was sent. After a FIN, output must not be sent. The keeper sends an unacknowledged FIN again at once. If
     /// the FIN was acknowledged, the keeper closes the socket without sending anything, because the kernel does not know of that FIN.
     pub output: OutputEnd,
+    /// Number of output bytes, counted from the first one that the client is to get, that the socket must take as already sent: the client
+    /// may have them (commit mode `pr`).
+    pub sent_before: u64,
     /// The SYN-ACK, if the client has sent nothing since. Until the client sends something, the keeper keeps the
     /// SYN-ACK for a later agent.
     pub syn_ack: Option<Vec<u8>>,

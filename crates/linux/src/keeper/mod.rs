@@ -24,6 +24,7 @@ mod input;
 mod kept;
 mod message;
 mod relay;
+mod sent;
 mod serve;
 mod status;
 #[cfg(test)]

@@ -27,6 +27,7 @@ use super::filter::{OutputFilter, RelayAbort};
 use super::flow::{self, Outgoing};
 use super::kept::{Keeper, KeptConnection};
 use super::message::AdoptionPlan;
+use super::sent::SentBefore;
 use super::status::{ConnectionEnding, RelayState};
 use crate::repair::acknowledged_so_far;
 use crate::transparent::connect_as;
@@ -431,16 +432,19 @@ async fn pass_down(
     };
     passed(first.len());
     let mut outgoing = Outgoing::new(first);
+    let mut sent_before = SentBefore::new(kept.adoption.sent_before);
     loop {
+        sent_before.take(client, outgoing.room()).map_err(client_lost)?;
         outgoing.finish(client).await.map_err(client_lost)?;
         if filter.borrow().is_finished() {
             end_output(client, output)?;
             return Ok(Down::Finished);
         }
         let may_speak = *output == OutputEnd::Open;
+        let is_new = sent_before.missing() == 0;
         let read = flow::read(application.socket, &keeper.scratch, &kept.turn, |bytes| {
             let mut filter = filter.borrow_mut();
-            if filter.is_transparent() && may_speak {
+            if filter.is_transparent() && may_speak && is_new {
                 passed(bytes.len());
                 return outgoing.start(client, bytes).map_err(client_lost);
             }
@@ -464,6 +468,13 @@ async fn pass_down(
             Ok(None) => {
                 let mut filter = filter.borrow_mut();
                 filter.on_application_end(outgoing.room())?;
+                if may_speak && !is_new {
+                    let why = format!(
+                        "the application ended its output {} bytes too early",
+                        sent_before.missing()
+                    );
+                    return Err(RelayAbort(ConnectionEnding::Mismatch, why));
+                }
                 if !filter.is_finished() {
                     end_output(client, output)?;
                     return Ok(Down::Closed);

@@ -52,7 +52,9 @@ pub use listeners::listeners;
 pub(crate) use neighbour::packet_socket;
 pub use neighbour::{Announcer, Mac, claimants, resolve};
 pub use netlink::Interface;
-pub use numbers::{PRIORITY_FROM_VIP, PRIORITY_REFUSAL, PRIORITY_RELAY, PROTOCOL, RELAY_MARK, TABLES};
+pub use numbers::{
+    PRIORITY_DIRECT, PRIORITY_FROM_VIP, PRIORITY_REFUSAL, PRIORITY_RELAY, PROTOCOL, RELAY_MARK, TABLES,
+};
 pub use part::NetworkPart;
 pub use plan::{NetworkPlan, NetworkService};
 

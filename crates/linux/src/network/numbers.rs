@@ -13,6 +13,10 @@ pub const PRIORITY_RELAY: u32 = 5300;
 /// [`PRIORITY_FROM_VIP`].
 pub const PRIORITY_REFUSAL: u32 = 5309;
 
+/// Priority of the rule that routes what the primary sends straight to its clients ([`MARK_DIRECT`](crate::wire::MARK_DIRECT)) by the main
+/// table. The kernel applies this rule before the rule of [`PRIORITY_FROM_VIP`].
+pub const PRIORITY_DIRECT: u32 = 5308;
+
 /// Priority of the rule `from VIP` on the primary.
 pub const PRIORITY_FROM_VIP: u32 = 5310;
 

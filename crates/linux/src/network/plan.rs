@@ -8,9 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::guard::Guarded;
 use super::netlink::{Netlink, Only, RouteTarget, RoutingRule};
-use super::numbers::{PRIORITY_FROM_VIP, PRIORITY_REFUSAL, PRIORITY_RELAY, RELAY_MARK, TABLES};
+use super::numbers::{
+    PRIORITY_DIRECT, PRIORITY_FROM_VIP, PRIORITY_REFUSAL, PRIORITY_RELAY, RELAY_MARK, TABLES,
+};
 use super::step::{LOOPBACK, NetworkStep};
 use super::{Interface, NetworkError, guard, sysctl};
+use crate::wire::MARK_DIRECT;
 
 /// The requirements for a node's network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +39,9 @@ pub struct NetworkService {
     /// addresses, as the keeper connects to `application`.
     #[serde(default)]
     pub staged_application: Option<SocketAddr>,
+    /// The primary may send output straight to the clients (docs/commit-modes.md).
+    #[serde(default)]
+    pub sends_directly: bool,
 }
 
 /// The kernel's number of the main routing table (`linux/rtnetlink.h`).
@@ -156,6 +162,15 @@ fn behind(tables: &mut Tables<'_>, service: &NetworkService) -> Result<Vec<Netwo
         mark: None,
         table: TABLE_MAIN,
     }));
+    if service.sends_directly {
+        steps.push(NetworkStep::Rule(RoutingRule {
+            priority: PRIORITY_DIRECT,
+            from: service.address.ip(),
+            only: None,
+            mark: Some(MARK_DIRECT),
+            table: TABLE_MAIN,
+        }));
+    }
     steps.push(NetworkStep::Rule(RoutingRule {
         priority: PRIORITY_FROM_VIP,
         from: service.address.ip(),

@@ -83,6 +83,7 @@ pub(super) struct ServiceState {
     pub own_mss: u32,
     pub crash_codes: [u32; 8],
     pub doubted: u32,
+    pub direct_until_ns: u64,
 }
 
 /// Returns a bit set with one bit for each exit code in `codes`.
@@ -211,7 +212,8 @@ pub struct Record {
     pub service: u16,
     /// 0: from the client, 1: from the server.
     pub direction: u8,
-    /// Bit 0: the checksum need not be verified. Bit 1: the kernel does not say whether the checksum was left to hardware.
+    /// Bit 0: the checksum need not be verified. Bit 1: the kernel does not say whether the checksum was left to hardware. Bit 2: the
+    /// packet is a copy without payload.
     pub flags: u8,
     /// Position in the other ring of connections. The records before that position must be read first.
     pub after: u64,
@@ -232,8 +234,11 @@ pub const MARK_END: u32 = 0x5f00_0005;
 /// `MARK_LOCAL`: a segment of a client on this node that the wire has let pass.
 pub const MARK_LOCAL: u32 = 0x5f00_0006;
 
+/// `MARK_DIRECT`: a segment that the primary sends straight to its client.
+pub const MARK_DIRECT: u32 = 0x5f00_0007;
+
 /// Names of the counters, in the order of `enum reason`.
-pub const REASONS: [&str; 23] = [
+pub const REASONS: [&str; 24] = [
     "logged_in_packets",
     "logged_out_packets",
     "logged_in_bytes",
@@ -257,6 +262,7 @@ pub const REASONS: [&str; 23] = [
     "dropped_input_held",
     "refused_local_clients",
     "dropped_came_back",
+    "sent_directly",
 ];
 
 /// `REASON_LOCAL_REFUSED`.
@@ -264,7 +270,7 @@ pub(super) const REFUSED_LOCAL: usize = 21;
 
 // The C side asserts the same numbers.
 const _: () = assert!(size_of::<ServiceKey>() == 20);
-const _: () = assert!(size_of::<ServiceState>() == 144);
+const _: () = assert!(size_of::<ServiceState>() == 152);
 const _: () = assert!(size_of::<ClientKey>() == 20);
 const _: () = assert!(size_of::<NodeState>() == 32);
 const _: () = assert!(size_of::<Record>() == 24);

@@ -32,7 +32,8 @@ pub use crate::bpf::error::WireError;
 pub(crate) use crate::bpf::error::WireStep;
 pub use crate::bpf::object::mount_bpffs;
 pub use abi::{
-    Death, MARK_DYING, MARK_END, MARK_LOCAL, MARK_RESTORING, MARK_SPEAK, REASONS, Record, SERVICES_MAX,
+    Death, MARK_DIRECT, MARK_DYING, MARK_END, MARK_LOCAL, MARK_RESTORING, MARK_SPEAK, REASONS, Record,
+    SERVICES_MAX,
 };
 pub use attach::{LOOPBACK, detach, detach_loopback};
 use client_bits::{KnownMap, Undecided};
@@ -230,6 +231,7 @@ impl Wire {
             own_mss: 0,
             crash_codes: abi::crash_codes(&service.crash_exit_codes),
             doubted: 0,
+            direct_until_ns: 0,
         };
         // SAFETY: `state_pointer` lies within the mapping; its gate is off, so no program reads the rest.
         unsafe { state.write_volatile(value) };

@@ -6,6 +6,7 @@ mod adopt;
 mod bad_packets;
 mod cap;
 mod death;
+mod direct;
 mod edge_flood;
 mod edge_forward;
 mod edge_model;

@@ -70,6 +70,7 @@ impl AgentNetwork {
             peer: family.address(2),
             application: ([127, 0, 0, 1], 8080).into(),
             staged_application: None,
+            sends_directly: false,
         };
         let plan = NetworkPlan {
             node: "multipath".to_owned(),

@@ -169,6 +169,7 @@ impl<'a> LateAgent<'a> {
                 connection_bytes_max: 1 << 24,
                 bytes_max: 1 << 30,
                 at_limit: AtLimit::Unprotect,
+                sends_directly: false,
                 hash_seed: 1,
             });
             table.set_wire(true);

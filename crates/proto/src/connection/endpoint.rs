@@ -90,6 +90,12 @@ pub enum OutputEnd {
 }
 
 impl Connection {
+    /// The logged output that the client has not acknowledged.
+    pub fn unacknowledged_output(&self, endpoint: &Endpoint) -> impl Iterator<Item = &[u8]> {
+        let range = Some(endpoint.unacknowledged.clone()).filter(|range| !range.is_empty());
+        range.into_iter().flat_map(|range| self.output.slices(range))
+    }
+
     /// The server's end of the connection, as far as the client and the log know it.
     pub fn endpoint(&self) -> Endpoint {
         let frontier = self.output.frontier();
@@ -99,12 +105,22 @@ impl Connection {
             (true, false) => OutputEnd::FinSent,
             (true, true) => OutputEnd::FinAcknowledged,
         };
+        // With commit mode `pr`, the log has no bytes to restore, and the application ends the output again.
+        let unacknowledged_end = if self.sends_directly {
+            acknowledged
+        } else {
+            frontier
+        };
+        let output = match output {
+            OutputEnd::FinSent if self.sends_directly => OutputEnd::Open,
+            output => output,
+        };
         let fin = u32::from(output == OutputEnd::FinAcknowledged);
         Endpoint {
             client: self.client_address,
             vip: self.vip,
             send_unacknowledged: acknowledged.to_seq(self.output.first()) + fin,
-            unacknowledged: acknowledged..frontier,
+            unacknowledged: acknowledged..unacknowledged_end,
             receive_next: self.input.next_seq(),
             input_frontier: self.input.frontier(),
             mss: self.client.mss.min(self.server.mss),

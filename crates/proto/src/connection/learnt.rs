@@ -72,6 +72,7 @@ impl Connection {
             sack_overflow: false,
             probation,
             learns_anywhere,
+            sends_directly: false,
             spoiled: None,
         }
     }

@@ -83,6 +83,7 @@ pub(crate) fn beat(vip: SocketAddr, (role, epoch): (Role, u64), configured_prima
         adopted: 0,
         migration: None,
         path: None,
+        direct: false,
     }
 }
 

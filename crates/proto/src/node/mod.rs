@@ -131,6 +131,7 @@ impl Node {
                 arbiter: config.arbiter,
                 lease: config.lease,
                 fence_delay: config.fence_delay,
+                sends_directly: service.table.sends_directly && !config.lease.is_zero(),
             };
             Service::new(service, standing, config.detector, offers_max, now)
         };

@@ -1,6 +1,7 @@
 //! Tests of two nodes that hear each other, through failures and orders.
 
 mod arbiter;
+mod direct;
 mod doubt;
 mod fence;
 mod lease;
@@ -34,6 +35,8 @@ struct Two {
     /// The arbiter's answer to each question.
     verdict: Option<ArbiterVerdict>,
     gates: [(Gate, Option<Instant>); 2],
+    /// Until when each node's kernel lets a primary's output bypass the wire.
+    direct: [Option<Instant>; 2],
     /// Actions on each node's network.
     network: [Vec<&'static str>; 2],
     /// Epochs in which each node noticed two voices: both nodes had spoken alone.
@@ -55,6 +58,7 @@ impl Two {
             paths: paths::Paths::default(),
             verdict: Some(ArbiterVerdict::Granted),
             gates: [(Gate::Off, None); 2],
+            direct: [None; 2],
             network: [Vec::new(), Vec::new()],
             alarms: [Vec::new(), Vec::new()],
             incarnations: 1,
@@ -118,8 +122,10 @@ impl Two {
             });
             match action {
                 Action::Service(_, ServiceAction::SetGate { gate, until, .. }) => {
-                    self.gates[index] = (gate, until)
+                    self.gates[index] = (gate, until);
+                    self.check_voices(index);
                 }
+                Action::Service(_, ServiceAction::SetDirect { until }) => self.direct[index] = until,
                 Action::Service(_, ServiceAction::Report(OperatorReport::TwoVoices { epoch, .. })) => {
                     self.alarms[index].push(epoch)
                 }
@@ -147,6 +153,14 @@ impl Two {
             self.nodes[index].handle(self.now, 0, ServiceInput::Reached);
             self.carry_out(index);
         }
+    }
+
+    /// A node's gate has changed: if the node speaks alone now, the other node's output must not bypass the wire any more.
+    fn check_voices(&self, index: usize) {
+        let other = 1 - index;
+        let speaks = matches!(self.gates[index].0, Gate::Takeover | Gate::Sole);
+        let bypasses = self.gates[other].0 == Gate::Primary && self.direct[other] > Some(self.now);
+        assert!(!speaks || !bypasses, "two voices at {:?}", self.now);
     }
 
     /// The heartbeat that a node sends next. It does not arrive yet.
@@ -525,6 +539,7 @@ fn standing_config(
         arbiter,
         lease,
         fence_delay,
+        sends_directly: false,
     }
 }
 
@@ -548,6 +563,7 @@ fn word(role: Role, epoch: u64) -> StandingBeat {
         leaves: false,
         yields: role == Role::Primary,
         echo: None,
+        direct: false,
     }
 }
 

@@ -42,6 +42,9 @@ pub struct TcpOptions {
     pub multipath: bool,
     /// A signature of the segment: TCP MD5 (RFC 2385) or TCP-AO (RFC 5925). Read only, never written.
     pub signature: bool,
+    /// No option, but a fact about a copy of a segment: length in bytes of the payload that the sender has cut off the copy
+    /// (docs/commit-modes.md). 0 for a whole segment. Read only, never written.
+    pub cut: u32,
 }
 
 impl TcpOptions {

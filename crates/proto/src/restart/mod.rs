@@ -13,6 +13,7 @@
 
 mod digest;
 pub mod http;
+pub mod kept;
 pub mod replay;
 pub mod replica;
 pub mod snapshot;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::digest::Digest;
+use crate::Offset;
 
 #[cfg(test)]
 mod tests;
@@ -20,7 +21,8 @@ pub struct ReplayTracker {
 /// The output that a restarted application must repeat, and that the client must not get again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Repetition {
-    /// Number of its first bytes that cannot be compared, because the log has no hash of them. Zero with policy `replay`.
+    /// Number of its first bytes that cannot be compared, because the log has no hash of them. Zero with policy `replay` and commit mode
+    /// `prs`.
     pub unchecked: u64,
     /// Number of the bytes after those.
     pub bytes: u64,
@@ -64,6 +66,17 @@ impl ReplayTracker {
     /// The primary has ended its stream after the bytes given so far.
     pub const fn on_output_end(&mut self) {
         self.ended = true;
+    }
+
+    /// The output that a restarted application must repeat, if the log does not have its bytes (commit mode `pr`) and the client's socket
+    /// continues at `from`.
+    pub fn unseen(from: Offset) -> Repetition {
+        Repetition {
+            unchecked: from.0,
+            bytes: 0,
+            hash: Digest::new().of_all(),
+            ended: false,
+        }
     }
 
     /// The output that a restarted application must repeat.

@@ -220,6 +220,11 @@ pub enum ReplicaResume {
         /// The output has ended after them.
         ended: bool,
     },
+    /// The replica has sent less than the client has, and the log does not have the missing bytes (commit mode `pr`).
+    Unseen {
+        /// Number of bytes that the replica must still send and that the client must not get again.
+        missing: u64,
+    },
 }
 
 /// The replica's bytes differ from those that the client has. The connection must be aborted, so that the client
@@ -236,7 +241,7 @@ pub enum ReplicaMismatch {
     #[error("the replica ended its output {missing} bytes before the end of the sent output")]
     EndedEarly {
         /// Number of logged bytes that the replica did not confirm.
-        missing: usize,
+        missing: u64,
     },
 }
 
@@ -244,6 +249,8 @@ pub enum ReplicaMismatch {
 #[derive(Debug)]
 pub struct ReplicaResumer {
     said: VecDeque<u8>,
+    /// Number of bytes that are dropped without a comparison.
+    unseen: u64,
     ended: bool,
 }
 
@@ -254,13 +261,23 @@ impl ReplicaResumer {
             ReplicaResume::Ahead { to_send, .. } => (
                 Self {
                     said: VecDeque::new(),
+                    unseen: 0,
                     ended: false,
                 },
                 to_send,
             ),
+            ReplicaResume::Unseen { missing } => (
+                Self {
+                    said: VecDeque::new(),
+                    unseen: missing,
+                    ended: false,
+                },
+                Vec::new(),
+            ),
             ReplicaResume::Behind { said, ended } => (
                 Self {
                     said: said.into(),
+                    unseen: 0,
                     ended,
                 },
                 Vec::new(),
@@ -270,7 +287,7 @@ impl ReplicaResumer {
 
     /// Whether bytes pass unchanged from now on.
     pub fn is_transparent(&self) -> bool {
-        self.said.is_empty() && !self.ended
+        self.said.is_empty() && self.unseen == 0 && !self.ended
     }
 
     /// Whether the output has ended and all of it is confirmed.
@@ -283,6 +300,9 @@ impl ReplicaResumer {
     /// # Errors
     /// The bytes differ from those that the client has.
     pub fn on_application(&mut self, bytes: &[u8], to_client: &mut Vec<u8>) -> Result<(), ReplicaMismatch> {
+        let unseen = usize::try_from(self.unseen).map_or(bytes.len(), |unseen| unseen.min(bytes.len()));
+        self.unseen -= unseen as u64;
+        let bytes = &bytes[unseen..];
         let common = self.said.len().min(bytes.len());
         let same = common_prefix(&self.said, &bytes[..common]);
         self.said.drain(..same);
@@ -302,7 +322,7 @@ impl ReplicaResumer {
     /// # Errors
     /// The client has more bytes than the replica sent.
     pub fn on_application_end(&mut self) -> Result<(), ReplicaMismatch> {
-        match self.said.len() {
+        match self.said.len() as u64 + self.unseen {
             0 => Ok(()),
             missing => Err(ReplicaMismatch::EndedEarly { missing }),
         }

@@ -135,6 +135,7 @@ impl Service {
             _ if !self.may_speak_beside() => {
                 Some("lease_ms is 0, so no node may speak beside a living primary")
             }
+            _ if self.config.table.sends_directly => Some("the service has commit = \"pr\""),
             ApplicationState::Dead => Some("no process listens on the backup"),
             ApplicationState::Hung => Some("the backup's application hangs"),
             ApplicationState::Alive => None,

@@ -7,6 +7,7 @@
 //!
 //! A service learns about the peer from the node's [`Detector`] and from what the peer's heartbeats say about this service.
 
+mod direct;
 mod doubt;
 mod failure;
 mod found;
@@ -235,6 +236,8 @@ pub struct Service {
     alarms: Alarms,
     /// Actions to carry out next, in order. The takeover has its own queue of steps.
     actions: VecDeque<ServiceAction>,
+    /// Until when the kernel lets this primary send output past the wire.
+    direct_until: Option<Instant>,
     /// Time of the latest change of this service that the peer has not been told about yet.
     news: Option<Instant>,
     /// The rule that this node breaks on purpose, for the simulator.
@@ -314,6 +317,7 @@ impl Service {
             doubt: ServiceDoubt::default(),
             alarms: Alarms::default(),
             actions: VecDeque::new(),
+            direct_until: None,
             news: None,
             broken: None,
         };
@@ -329,6 +333,7 @@ impl Service {
     /// state, so it has the state copied again.
     fn go_on_as_found(&mut self, now: Instant, agent_timeout: Duration) {
         let role = self.role();
+        self.actions.push_back(ServiceAction::SetDirect { until: None }); // this agent's heartbeats say that nothing goes past the wire
         if role.may_speak() {
             self.actions.push_back(ServiceAction::AllowSpeech);
         } else if role == Role::Standby {
@@ -416,6 +421,7 @@ impl Service {
             ServiceInput::Part(part) => self.on_part(part),
             ServiceInput::Receipt(receipt) => self.on_receipt(now, &receipt),
         }
+        self.judge_direct(now);
     }
 
     /// The peer was heard. If the heartbeat comes from a new agent of the peer, `incarnation` is that agent's.

@@ -43,6 +43,7 @@ impl Service {
             // While this node takes over a dead worker's connections, it ignores that the peer yields. The peer will repeat that it yields.
             yields: (beat.leaves || beat.hands_over || is_worse) && !self.is_busy(),
             echo,
+            direct: beat.direct,
         };
         self.path.on_word(now, beat.path);
         self.peer = Some(beat);
@@ -58,6 +59,7 @@ impl Service {
             self.follow(now, Some(change));
         }
         self.hear_after_interruption(&word);
+        self.judge_direct(now);
         let (role, until) = (self.standing.role(), self.standing.until());
         // The word may have extended a wire's lease. For a node that speaks alone, the word may have moved or removed the time at
         // which its right to speak ends.
@@ -152,6 +154,7 @@ impl Service {
     /// peer a lease, this node now expects the end of that lease later than the peer itself does. That is safe.
     pub(crate) fn on_pause(&mut self, now: Instant) {
         self.standing.on_pause(now);
+        self.judge_direct(now);
         let until = self.standing.until();
         if until.is_some() {
             self.actions.push_back(ServiceAction::SetUntil { until });
@@ -173,6 +176,9 @@ impl Service {
         }
         self.failure.on_timeout(now, &mut self.actions);
         self.standing.on_timeout(now);
+        let change = self.standing.on_output_ended(now);
+        self.follow(now, change);
+        self.judge_direct(now);
         self.confirm(now);
         let may_claim = self.standing.may_claim(now);
         if let Some(claim) = self.claim.as_mut().filter(|claim| may_claim || claim.is_begun()) {

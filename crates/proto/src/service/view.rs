@@ -264,6 +264,7 @@ impl Service {
             adopted: self.orphans.adopted(),
             migration,
             path: Some(self.path.last_word()),
+            direct: self.standing.says_direct(),
         }
     }
 

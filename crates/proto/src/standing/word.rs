@@ -138,6 +138,7 @@ mod tests {
             arbiter: Arbiter::FailStop,
             lease: Duration::from_millis(300),
             fence_delay: Duration::ZERO,
+            sends_directly: false,
         };
         let found = InheritedStanding {
             role: own,
@@ -165,6 +166,7 @@ mod tests {
                             leaves,
                             yields,
                             echo,
+                            direct: false,
                         };
                         event(is_primary, own, word)
                             .map_or_else(|| "-".to_owned(), |event| format!("{event:?}"))

@@ -25,6 +25,9 @@ pub struct TableConfig {
     pub bytes_max: u64,
     /// Treatment of a connection whose log is full.
     pub at_limit: AtLimit,
+    /// Commit mode `pr` (docs/commit-modes.md): the log has the primary's output without its bytes, and perhaps not all of it.
+    #[serde(default)]
+    pub sends_directly: bool,
     /// Seed of the hash tables. With a known seed, clients could choose addresses whose hashes collide.
     pub hash_seed: usize,
 }
@@ -41,6 +44,7 @@ impl TableConfig {
             connection_bytes_max: 1 << 20,
             bytes_max: 1 << 30,
             at_limit: AtLimit::Unprotect,
+            sends_directly: false,
             hash_seed: 1,
         }
     }

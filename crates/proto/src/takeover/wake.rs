@@ -1,7 +1,5 @@
 //! The packets that wake a client.
 
-use std::ops::Range;
-
 use crate::Instant;
 use crate::connection::{Connection, Endpoint};
 use crate::packet::{Flags, Segment, TcpOptions, Timestamps};
@@ -25,9 +23,8 @@ pub fn wake(connection: &Connection, offered: u32, now: Instant) -> Vec<Vec<u8>>
     let acknowledgement = acknowledgement(&endpoint, offered, now);
     let options = endpoint.timestamps.map_or(0, |_| TIMESTAMPS);
     let size = usize::from(endpoint.mss).saturating_sub(options).max(1);
-    let Range { start, end } = endpoint.unacknowledged;
-    let first = start..end.min(start + (FIRST * size) as u64);
-    let bytes: Vec<u8> = connection.output().slices(first).flatten().copied().collect();
+    let output = connection.unacknowledged_output(&endpoint).flatten();
+    let bytes: Vec<u8> = output.copied().take(FIRST * size).collect();
     let mut seq = endpoint.send_unacknowledged;
     let segments = bytes.chunks(size).map(|payload| {
         let segment = Segment {

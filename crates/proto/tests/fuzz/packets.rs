@@ -145,6 +145,7 @@ fn what_is_read_stands_in_the_packet() {
                     sack: [None; 4],
                     multipath: false,
                     signature: false,
+                    cut: 0,
                     ..read.options
                 },
                 ..read

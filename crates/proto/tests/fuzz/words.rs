@@ -34,6 +34,7 @@ fn node(now: Instant) -> Node {
         connection_bytes_max: 1000,
         bytes_max: 10_000,
         at_limit: AtLimit::Unprotect,
+        sends_directly: false,
         hash_seed: 1,
     };
     let config = NodeConfig {

@@ -86,6 +86,7 @@ impl SpeakingState {
             leaves: standing.says_that_it_leaves(),
             yields: standing.says_that_it_leaves(),
             echo: None,
+            direct: false,
         };
         let made = WordOrigin {
             agent,
@@ -248,6 +249,7 @@ impl SpeakingModel {
             arbiter: self.arbiter,
             lease: self.lease,
             fence_delay: Duration::ZERO,
+            sends_directly: false,
         }
     }
 

@@ -151,6 +151,7 @@ impl SimPairConfig {
             connection_bytes_max: self.log_limit.0,
             bytes_max: 256 << 20,
             at_limit: self.log_limit.1.of_core(),
+            sends_directly: false,
             hash_seed: 7,
         };
         let (name, mac) = if is_primary { ("primary", 1) } else { ("backup", 2) };

@@ -57,6 +57,7 @@ impl Station {
             adopted: 0,
             migration: None,
             path: None,
+            direct: false,
         };
         let heartbeat = Heartbeat {
             node: String::new(),

@@ -169,6 +169,9 @@ impl Kernel for Machine {
         }
     }
 
+    /// The simulated wire has no output that bypasses it: no service has commit mode `pr`.
+    fn set_direct(&mut self, _: ServiceIndex, _: Option<Instant>) {}
+
     /// Asks the arbiter, whose answer comes later. As in the daemon, no second question about an epoch is sent before the answer to the
     /// first one has been read.
     fn confirm(&mut self, _: ServiceIndex, epoch: u64) {

@@ -180,7 +180,7 @@ impl RelayThread {
             replica,
             ..
         } = handover;
-        let restart = connection.follower().restart();
+        let restart = connection.restart_on(&endpoint);
         // Input that came after the endpoint was determined is in the socket's receive queue.
         let (log, frontier) = (connection.input(), endpoint.input_frontier);
         let (plan, input) = match &restart {
@@ -231,6 +231,7 @@ impl RelayThread {
             plan,
             input_ended: endpoint.input_ended,
             output: endpoint.output,
+            sent_before: connection.sent_before(&endpoint),
             syn_ack,
         };
         let is_replica = matches!(adoption.plan, AdoptionPlan::Replica { .. });

@@ -78,6 +78,7 @@ fn curl_comes_again_once() {
             plan: between(closes),
             input_ended: false,
             output: OutputEnd::Open,
+            sent_before: 0,
             syn_ack: None,
         };
         lab.agent()

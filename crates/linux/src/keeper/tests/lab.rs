@@ -165,6 +165,7 @@ pub fn adoption(
         plan,
         input_ended: false,
         output: OutputEnd::Open,
+        sent_before: 0,
         syn_ack: None,
     }
 }

@@ -232,6 +232,40 @@ fn a_replica_goes_on_from_where_either_was() {
     }
 }
 
+/// The client may have bytes that the log lacks: the socket takes them as already sent, and repeats them only if the client needs them.
+#[test]
+fn output_that_was_sent_before_is_generated_again() {
+    for (says, gets, ending) in [
+        ("abcdefgh", Some("cdefgh"), ConnectionEnding::Closed),
+        ("abcd", None, ConnectionEnding::Mismatch),
+        ("a", None, ConnectionEnding::Mismatch),
+    ] {
+        let mut lab = KeeperLab::new();
+        let replica = connection();
+        let connection = connection();
+        let plan = AdoptionPlan::Replica {
+            resume: ReplicaResume::Unseen { missing: 2 },
+        };
+        let mut adoption = adoption(1, &connection, nobody(), plan);
+        adoption.sent_before = 4;
+        let sockets = (connection.restored.as_fd(), Some(replica.client.as_fd()));
+        lab.agent()
+            .adopt(&adoption, sockets.0, sockets.1, &LoggedInput::default())
+            .unwrap();
+        let ConnectionEnds { mut client, restored } = connection;
+        drop((restored, replica.client));
+        let mut application = replica.restored;
+        end(&client);
+        say(&mut application, says);
+        drop(application);
+        match gets {
+            Some(gets) => assert_eq!(read_to_end(&mut client).unwrap(), gets.as_bytes()),
+            None => assert!(read_to_end(&mut client).is_err(), "it is reset"),
+        }
+        assert_eq!(lab.ended(1).ending, ending);
+    }
+}
+
 #[test]
 fn an_ended_output_is_ended_again_and_input_still_flows_to_a_replica() {
     for ended in [true, false] {

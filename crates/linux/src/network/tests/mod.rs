@@ -27,6 +27,7 @@ fn plan(peer: u8, vips: &[&str]) -> NetworkPlan {
             peer: peer.parse().unwrap(),
             application: application.parse().unwrap(),
             staged_application: None,
+            sends_directly: false,
         }
     };
     NetworkPlan {

@@ -59,6 +59,7 @@ impl LogContents {
                 connection_bytes_max: 1 << 30,
                 bytes_max: 1 << 32,
                 at_limit: AtLimit::Unprotect,
+                sends_directly: false,
                 hash_seed: 1,
             })
         };

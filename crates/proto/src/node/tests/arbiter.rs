@@ -156,6 +156,7 @@ fn who_returns_to_a_life_that_is_forgotten_is_taken() {
             arbiter: Arbiter::Fence,
             lease: Duration::from_millis(300),
             fence_delay: Duration::ZERO,
+            sends_directly: false,
         },
         Some(crate::standing::InheritedStanding {
             role: Role::Sole,

@@ -53,6 +53,7 @@ fn a_mute_peer_is_not_fenced_at_once() {
         arbiter: Arbiter::Fence,
         lease: Duration::ZERO,
         fence_delay: Duration::ZERO,
+        sends_directly: false,
     };
     let left = crate::standing::InheritedStanding {
         role: Role::Primary,
@@ -66,6 +67,7 @@ fn a_mute_peer_is_not_fenced_at_once() {
         leaves,
         yields: false,
         echo: None,
+        direct: false,
     };
     assert!(standing.on_word(now, &word(Role::Standby, 3, true)).is_some());
     assert_eq!((standing.role(), standing.ask(now)), (Role::Claiming, None));

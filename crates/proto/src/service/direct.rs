@@ -1,0 +1,27 @@
+//! Output that bypasses the wire (commit mode `pr`): when the primary may send it.
+
+use super::Service;
+use crate::Instant;
+use crate::action::{ApplicationState, ServiceAction};
+use crate::role::Role;
+
+impl Service {
+    /// Called after every event. Decides whether this primary may send output past the wire. If it may no longer, the kernel is told before
+    /// the next heartbeat says so.
+    pub(super) fn judge_direct(&mut self, now: Instant) {
+        let yields = self.leaving.hands_over || self.server != ApplicationState::Alive;
+        let is_waited_for = self
+            .peer
+            .as_ref()
+            .is_some_and(|peer| peer.role == Role::Backup && peer.epoch == self.epoch() && peer.direct);
+        let before = self.standing.says_direct();
+        self.standing.set_direct(now, is_waited_for && !yields);
+        let until = self.standing.direct_until();
+        if std::mem::replace(&mut self.direct_until, until) != until {
+            self.actions.push_back(ServiceAction::SetDirect { until });
+        }
+        if self.standing.says_direct() != before {
+            self.tell_peer(now);
+        }
+    }
+}
