@@ -83,8 +83,11 @@ impl SnapshotServer {
             return Ok(Answer::of(Status::Malformed));
         };
         let size = usize::try_from(size).unwrap_or(usize::MAX);
+        // The application does not use the connection during the call. So this can come before the state, which may take long: meanwhile this
+        // process must not have the descriptor.
+        let progress = self.progress(connection).await;
         match operation {
-            Operation::Import => self.import(size, connection).await,
+            Operation::Import => self.import(size, progress).await,
             Operation::Export { .. } if size > STATE_MAX => {
                 let mut state = stream.take(size as u64);
                 let mut nowhere = tokio::io::sink();
@@ -101,13 +104,18 @@ impl SnapshotServer {
                 let mut state = vec![0; size];
                 within_limit(stream.read_exact(&mut state)).await?;
                 drop(room); // from here on the agent's loop bounds the states
-                self.export(waits, state, connection).await
+                self.export(waits, state, progress).await
             }
         }
     }
 
-    async fn export(&self, waits: bool, state: Vec<u8>, connection: OwnedFd) -> io::Result<Answer> {
-        let progress = match self.progress(connection).await {
+    async fn export(
+        &self,
+        waits: bool,
+        state: Vec<u8>,
+        progress: Result<ApplicationProgress, Status>,
+    ) -> io::Result<Answer> {
+        let progress = match progress {
             Ok(progress) => progress,
             Err(status) => return Ok(Answer::of(status)),
         };
@@ -171,8 +179,8 @@ impl SnapshotServer {
         }
     }
 
-    async fn import(&self, room: usize, connection: OwnedFd) -> io::Result<Answer> {
-        let progress = match self.progress(connection).await {
+    async fn import(&self, room: usize, progress: Result<ApplicationProgress, Status>) -> io::Result<Answer> {
+        let progress = match progress {
             Ok(progress) => progress,
             Err(status) => return Ok(Answer::of(status)),
         };

@@ -227,3 +227,18 @@ fn a_request_is_cut_if_the_agent_stops() {
     drop(testbed.calls.recv().unwrap());
     assert_eq!(server.read(&mut [0]).unwrap(), 0);
 }
+
+/// If the application dies while it sends its state, its kernel must close the connection, and not this process: only then does the kernel
+/// know that a death ends the connection.
+#[test]
+fn the_server_lets_the_connection_go_before_the_state_has_come() {
+    let mut testbed = ServerTestbed::new();
+    let mut server = testbed.connect();
+    ask(&mut server, 1, 1000, b"the beginning", Some(&testbed.application));
+    drop(testbed.application);
+    testbed
+        .client
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    assert_eq!(testbed.client.read(&mut [0]).unwrap(), 0, "nobody else has it");
+}
