@@ -11,6 +11,8 @@ use crate::system;
 
 /// Bytes of one connection beyond which a write is not held, but refused with EAGAIN.
 pub const HOLD_MAX: usize = 1 << 20;
+/// Interval in milliseconds at which a slow client is tried again.
+pub const SLOW_CLIENT: c_int = 5;
 
 struct HeldWrite {
     /// Number of bytes of the record that the write depends on.

@@ -1,7 +1,4 @@
 //! Where the record goes, and where it comes from: a file, or this node's agent.
-//!
-//! A frame between the library and the agent has one byte for its kind, four bytes for the length of its payload (little-endian), and the
-//! payload. The library begins with [`HELLO`]; the agent answers with a role.
 
 use std::ffi::c_int;
 use std::io::{Read, Write};
@@ -9,37 +6,17 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fs, io};
 
+use proto::order::frames::{
+    ALONE, COUNTS, END, HEAD, HELLO, PART, RECEIPT, REFUSED, ROLE_NONE, ROLE_PLAY, ROLE_RECORD, VERSION,
+    frame, payload_len,
+};
 use proto::order::{OnDivergence, OrderCounts, OrderPlayback, OrderRecorder};
 
 use crate::system;
 
-/// The library's first frame. Its payload is the version of this protocol, one byte.
-const HELLO: u8 = 1;
-/// The library records. The payload is the service's address: 16 bytes and the port (big-endian).
-const ROLE_RECORD: u8 = 2;
-/// The library plays back. The payload is one byte: 1 means `trust-log`.
-const ROLE_PLAY: u8 = 3;
-/// The server runs without a record.
-const ROLE_NONE: u8 = 4;
-/// Bytes of the record.
-const PART: u8 = 5;
-/// The backup has this many bytes of the record (8 bytes, little-endian).
-const RECEIPT: u8 = 6;
-/// No backup takes the record now, so writes do not wait.
-const ALONE: u8 = 7;
-/// The record has ended.
-const END: u8 = 8;
-/// Recording has ended for the reason in the payload.
-const REFUSED: u8 = 9;
-/// A replica's counts: events that were played and divergences, 8 bytes each (little-endian), then the first divergence as text.
-const COUNTS: u8 = 10;
-/// The version of this protocol.
-const VERSION: u8 = 1;
-
-const HEAD: usize = 5;
 const READ_SIZE: usize = 16 << 10;
 /// How long the library waits for the agent when the server starts.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -77,20 +54,19 @@ impl OrderRole {
     }
 
     fn from_agent(path: &Path) -> io::Result<Self> {
-        let mut pause = 0;
+        let begun = Instant::now();
         let stream = loop {
             match UnixStream::connect(path) {
                 Ok(stream) => break stream,
-                Err(error) if pause == PATIENCE.as_millis() / 10 => return Err(error),
+                Err(error) if begun.elapsed() >= PATIENCE => return Err(error),
                 Err(_) => std::thread::sleep(Duration::from_millis(10)),
             }
-            pause += 1;
         };
         stream.set_read_timeout(Some(PATIENCE))?;
         (&stream).write_all(&frame(HELLO, &[VERSION]))?;
         let mut head = [0; HEAD];
         (&stream).read_exact(&mut head)?;
-        let mut payload = vec![0; size(&head).min(READ_SIZE)];
+        let mut payload = vec![0; payload_len(&head).min(READ_SIZE)];
         (&stream).read_exact(&mut payload)?;
         stream.set_read_timeout(None)?;
         let link = AgentLink {
@@ -123,18 +99,6 @@ impl OrderRole {
         let _ = stream.into_raw_fd(); // the link has it
         Ok(role)
     }
-}
-
-fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(HEAD + payload.len());
-    frame.push(kind);
-    frame.extend((payload.len() as u32).to_le_bytes());
-    frame.extend(payload);
-    frame
-}
-
-fn size(head: &[u8]) -> usize {
-    u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize
 }
 
 /// The connection to this node's agent. It stays open until the server ends.
@@ -180,12 +144,11 @@ impl AgentLink {
             break;
         }
         let mut rest = &self.received[..];
-        while rest.len() >= HEAD {
-            let Some(payload) = rest[HEAD..].get(..size(rest)) else {
-                break;
-            };
-            each(rest[0], payload);
-            rest = &rest[HEAD + payload.len()..];
+        while let Some((head, payloads)) = rest.split_first_chunk()
+            && let Some((payload, others)) = payloads.split_at_checked(payload_len(head))
+        {
+            each(head[0], payload);
+            rest = others;
         }
         let used = self.received.len() - rest.len();
         self.received.drain(..used);

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use proto::order::{CLOCKS, OrderEvent, OrderRecorder, Outcome};
 
-use crate::held::{HOLD_MAX, HeldOutput};
+use crate::held::{HOLD_MAX, HeldOutput, SLOW_CLIENT};
 use crate::link::{LinkLost, RecordSink};
 use crate::sockets::OrderedSockets;
 use crate::system::{self, RawAddress};
@@ -14,8 +14,6 @@ const LINK_DATA: u64 = 0x5f73_7465_6164_6661;
 /// Longest time without an event in the record, in nanoseconds. A server whose sockets are ready only for work that is not ordered must
 /// still learn the time.
 const QUIET_MAX: u64 = 100_000_000;
-/// Interval in milliseconds at which a slow client is tried again.
-const SLOW_CLIENT: c_int = 5;
 
 /// A server that is recorded.
 pub struct RecordingServer {

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 
 use proto::order::{CLOCKS, Outcome};
 
-use crate::held::{HOLD_MAX, HeldOutput};
+use crate::held::{HOLD_MAX, HeldOutput, SLOW_CLIENT};
 use crate::link::OrderRole;
 use crate::playing::{PlayingServer, RecordEnded, WaitingConnection};
 use crate::recording::RecordingServer;
@@ -325,8 +325,6 @@ impl PlainServer {
         events: &mut [libc::epoll_event],
         timeout: c_int,
     ) -> Outcome<usize> {
-        /// Interval in milliseconds at which a slow client is tried again.
-        const SLOW_CLIENT: c_int = 5;
         self.held.flush(u64::MAX);
         let mut limit = timeout;
         if !self.held.is_empty() && !(0..SLOW_CLIENT).contains(&timeout) {

@@ -2,16 +2,19 @@
 
 use std::io::{Read, Write};
 use std::mem::MaybeUninit;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-#[path = "playback/library.rs"]
+use proto::order::frames::{ALONE, HEAD, HELLO, PART, RECEIPT, ROLE_RECORD, VERSION, frame, payload_len};
+
+#[path = "support/library.rs"]
 mod library;
+#[path = "support/python.rs"]
+mod python;
 
-const PYTHON: &str = "/usr/bin/python3";
+use python::PythonServer;
+
 /// A server that echoes twice on one connection, and ends the connection.
 const SERVER: &str = "
 import socket, sys
@@ -23,22 +26,16 @@ connection.shutdown(socket.SHUT_WR)
 connection.recv(10)
 ";
 
-const ROLE_RECORD: u8 = 2;
-const PART: u8 = 5;
-const RECEIPT: u8 = 6;
-const ALONE: u8 = 7;
-
 fn send(mut library: &UnixStream, kind: u8, payload: &[u8]) {
-    let size = (payload.len() as u32).to_le_bytes();
     library
-        .write_all(&[&[kind], &size[..], payload].concat())
+        .write_all(&frame(kind, payload))
         .expect("the library takes it");
 }
 
 fn receive(mut library: &UnixStream) -> (u8, Vec<u8>) {
-    let mut head = [0; 5];
+    let mut head = [0; HEAD];
     library.read_exact(&mut head).expect("a frame");
-    let mut payload = vec![0; u32::from_le_bytes(head[1..].try_into().expect("four bytes")) as usize];
+    let mut payload = vec![0; payload_len(&head)];
     library.read_exact(&mut payload).expect("a frame");
     (head[0], payload)
 }
@@ -59,34 +56,19 @@ fn has_reply(client: &TcpStream) -> bool {
 
 #[test]
 fn output_waits_for_its_receipt() {
-    if !Path::new(PYTHON).exists() {
-        return println!("skipped: no {PYTHON}");
-    }
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("order.sock");
     let agent = UnixListener::bind(&socket).expect("a socket");
-    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = free.local_addr().expect("bound");
-    drop(free);
-    let mut server = Command::new(PYTHON)
-        .args(["-c", SERVER, &address.port().to_string()])
-        .env("LD_PRELOAD", library::path())
-        .env("STEADFAST_ORDER", format!("agent:{}", socket.display()))
-        .spawn()
-        .expect("the server starts");
-    let (library, _) = agent.accept().expect("the library comes");
-    assert_eq!(receive(&library), (1, vec![1]), "its greeting");
-    let service = Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets();
-    let service = [&service[..], &address.port().to_be_bytes()].concat();
-    send(&library, ROLE_RECORD, &service);
-    let begun = Instant::now();
-    let mut client = loop {
-        match TcpStream::connect(address) {
-            Ok(client) => break client,
-            Err(error) if begun.elapsed() > Duration::from_secs(30) => panic!("{error}"),
-            Err(_) => std::thread::sleep(Duration::from_millis(5)),
-        }
+    let setting = format!("agent:{}", socket.display());
+    let Some(mut server) = PythonServer::start(SERVER, &setting) else {
+        return;
     };
+    let (library, _) = agent.accept().expect("the library comes");
+    assert_eq!(receive(&library), (HELLO, vec![VERSION]));
+    let service = Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets();
+    let service = [&service[..], &server.address.port().to_be_bytes()].concat();
+    send(&library, ROLE_RECORD, &service);
+    let mut client = server.connect();
     let patience = Some(Duration::from_secs(30));
     client.set_read_timeout(patience).expect("set");
     client.write_all(b"first").expect("sent");
@@ -118,5 +100,5 @@ fn output_waits_for_its_receipt() {
     assert_eq!(&reply, b"again");
     assert_eq!(client.read(&mut reply).expect("the end"), 0);
     client.write_all(b"bye").expect("sent");
-    assert!(server.wait().expect("the server ends").success());
+    assert!(server.process.wait().expect("the server ends").success());
 }

@@ -1,12 +1,7 @@
 //! Servers whose order cannot be recorded: the library says why, and the server goes on.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
-const PYTHON: &str = "/usr/bin/python3";
 /// A server with one connection, which it serves by the statements after these.
 const BEGINNING: &str = "
 import select, socket, sys, threading
@@ -16,42 +11,22 @@ def echo():
     connection.sendall(connection.recv(10))
 ";
 
-#[path = "playback/library.rs"]
+#[path = "support/library.rs"]
 mod library;
+#[path = "support/python.rs"]
+mod python;
+
+use python::PythonServer;
 
 /// What the library says of a server that ends with `statements`.
 fn said(statements: &str) -> Option<String> {
-    if !Path::new(PYTHON).exists() {
-        println!("skipped: no {PYTHON}");
-        return None;
-    }
-    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = free.local_addr().expect("bound");
-    drop(free);
-    let server = Command::new(PYTHON)
-        .args([
-            "-c",
-            &format!("{BEGINNING}{statements}"),
-            &address.port().to_string(),
-        ])
-        .env("LD_PRELOAD", library::path())
-        .env("STEADFAST_ORDER", "record:/dev/null")
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the server starts");
-    let begun = Instant::now();
-    let mut client = loop {
-        match TcpStream::connect(address) {
-            Ok(client) => break client,
-            Err(error) if begun.elapsed() > Duration::from_secs(30) => panic!("{error}"),
-            Err(_) => std::thread::sleep(Duration::from_millis(5)),
-        }
-    };
+    let server = PythonServer::start(&format!("{BEGINNING}{statements}"), "record:/dev/null")?;
+    let mut client = server.connect();
     client.write_all(b"hello").expect("sent");
     let mut reply = [0; 5];
     client.read_exact(&mut reply).expect("the server goes on");
     assert_eq!(&reply, b"hello");
-    let output = server.wait_with_output().expect("the server ends");
+    let output = server.process.wait_with_output().expect("the server ends");
     Some(String::from_utf8(output.stderr).expect("text"))
 }
 

@@ -186,9 +186,10 @@ impl SnapshotAgent {
             return Ok(None);
         };
         let is_export = matches!(request, SnapshotRequest::Export { .. });
-        let patience = match is_export && is_gone.load(Ordering::Relaxed) {
-            true => Duration::ZERO,
-            false => *patience,
+        let patience = if is_export && is_gone.load(Ordering::Relaxed) {
+            Duration::ZERO
+        } else {
+            *patience
         };
         let mut deadline = None;
         loop {

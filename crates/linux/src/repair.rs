@@ -138,7 +138,7 @@ impl RestoredSocket {
             restored.set_clock(|| clock.start_value(clock::now()))?;
         }
         for slice in unacknowledged {
-            restored.load(slice, slice.len(), "loading the send queue")?;
+            load(socket, slice, slice.len()).at("loading the send queue")?;
         }
         restored.set_window(endpoint)?;
         Ok(restored)
@@ -214,23 +214,6 @@ impl RestoredSocket {
         set(&self.socket, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &window).at("TCP_REPAIR_WINDOW")
     }
 
-    /// Puts bytes into the selected queue, in pieces that the kernel finds memory for.
-    fn load(&self, mut bytes: &[u8], piece_max: usize, step: &'static str) -> Result<(), RestoreError> {
-        let mut piece = piece_max.max(1);
-        while !bytes.is_empty() {
-            match self
-                .socket
-                .send_with_flags(&bytes[..bytes.len().min(piece)], libc::MSG_DONTWAIT)
-            {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()).at(step),
-                Ok(count) => bytes = &bytes[count..],
-                Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && piece > PIECE_MIN => piece /= 2,
-                Err(error) => return Err(error).at(step),
-            }
-        }
-        Ok(())
-    }
-
     /// From now on the wire passes the connection's packets to this socket, and the nftables guard lets its segments out.
     ///
     /// # Errors
@@ -252,7 +235,7 @@ impl RestoredSocket {
             .map_err(|_| io::ErrorKind::InvalidInput.into())
             .at("feeding out of order")?;
         if let Some(missing) = bytes.get(has..) {
-            self.load(missing, RECEIVE_PIECE, "loading the receive queue")?;
+            load(&self.socket, missing, RECEIVE_PIECE).at("loading the receive queue")?;
         }
         self.fed
             .set(start + u32::try_from(bytes.len()).expect("less than a window"));
@@ -270,6 +253,20 @@ impl RestoredSocket {
         self.socket.set_reuse_address(true).at("SO_REUSEADDR")?;
         Ok(self.socket.into())
     }
+}
+
+/// Puts bytes into the selected queue of a socket in repair mode, in pieces that the kernel finds memory for.
+fn load(socket: &Socket, mut bytes: &[u8], piece_max: usize) -> io::Result<()> {
+    let mut piece = piece_max.max(1);
+    while !bytes.is_empty() {
+        match socket.send_with_flags(&bytes[..bytes.len().min(piece)], libc::MSG_DONTWAIT) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && piece > PIECE_MIN => piece /= 2,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Adds bytes to a live socket's output as already sent. The socket's next byte follows them. The socket repeats them when its timer ends,
@@ -293,17 +290,7 @@ where
     }
     set(&*live, libc::IPPROTO_TCP, libc::TCP_REPAIR, &REPAIR_ON)?;
     set(&*live, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, &SEND_QUEUE)?;
-    let mut rest = bytes;
-    let loaded = loop {
-        if rest.is_empty() {
-            break Ok(());
-        }
-        match live.send_with_flags(rest, libc::MSG_DONTWAIT) {
-            Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => rest = &rest[count..],
-            Err(error) => break Err(error),
-        }
-    };
+    let loaded = load(&live, bytes, bytes.len());
     set(&*live, libc::IPPROTO_TCP, libc::TCP_REPAIR, &REPAIR_OFF)?; // its window probe makes the peer tell what it has
     live.set_reuse_address(true)?;
     loaded

@@ -25,12 +25,13 @@ use crate::Instant;
 
 /// Maximum number of offers in a heartbeat, which has the offers of one service.
 pub const OFFERS_MAX: usize = 48;
-/// The same for a node with more than [`SERVICES_FEW`] services, because their other state needs the room.
+/// Maximum number of offers in a heartbeat of a node with more than [`SERVICES_FEW`] services. The other state of so many services needs the
+/// room.
 pub const OFFERS_MAX_OF_MANY: usize = 12;
-/// Number of services beside which [`OFFERS_MAX`] offers fit into a heartbeat.
+/// Largest number of services with which [`OFFERS_MAX`] offers fit into a heartbeat.
 pub const SERVICES_FEW: usize = 32;
 
-/// Maximum number of offers in a heartbeat of a node with so many services.
+/// Maximum number of offers in a heartbeat of a node that has this number of services.
 pub const fn offers_max(services: usize) -> usize {
     if services <= SERVICES_FEW {
         OFFERS_MAX

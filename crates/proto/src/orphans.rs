@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::seq::in_reach;
 
 /// Maximum number of orphans in one heartbeat, for all services together. With 64 services such a heartbeat still fits
-/// into the 32 KiB that a node receives (`the_largest_heartbeat_fits` in `cli::daemon::peer`).
+/// into the datagram that a node receives (`the_largest_heartbeat_fits` in `cli::daemon::peer`).
 pub const TOLD_MAX: usize = 128;
 /// Maximum number of orphans that wait to be told. One worker has fewer connections.
 const WAITING_MAX: usize = 1 << 20;

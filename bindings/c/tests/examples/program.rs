@@ -1,46 +1,23 @@
 //! Compiles a C program with the header and the static library, and runs it.
 
+use std::io;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::OnceLock;
-use std::{env, io};
+
+#[path = "../../../tests/libraries.rs"]
+mod libraries;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The static library, built in this test's profile and target directory. Cargo builds no static library for a test by itself.
+/// The static library.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let test = env::current_exe().expect("this program");
-        let built = test.ancestors().nth(2).expect("TARGET/PROFILE/deps/TEST");
-        let target = built.parent().expect("TARGET/PROFILE");
-        let profile = match built.file_name().and_then(|name| name.to_str()).expect("PROFILE") {
-            "debug" => "dev",
-            profile => profile,
-        };
-        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let outcome = Command::new(cargo)
-            .args([
-                "build",
-                "--quiet",
-                "--offline",
-                "--package",
-                "libsteadfast",
-                "--profile",
-                profile,
-            ])
-            .arg("--target-dir")
-            .arg(target)
-            .current_dir(root())
-            .status()
-            .expect("cargo runs");
-        assert!(outcome.success());
-        built.join("libsteadfast.a")
-    })
+    LIBRARY.get_or_init(|| libraries::build("libsteadfast", root(), "libsteadfast.a"))
 }
 
 /// A compiled C program, removed with this value.

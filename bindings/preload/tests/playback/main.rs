@@ -1,6 +1,7 @@
 //! A Redis is recorded into a file while several clients change the same keys. A second Redis plays the file back: its clients send the same
 //! input, but not at the same moments. Both servers have then sent the same bytes, and have the same data.
 
+#[path = "../support/library.rs"]
 mod library;
 mod redis;
 

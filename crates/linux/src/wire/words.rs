@@ -179,14 +179,7 @@ impl Wire {
             .store(until_ns, Ordering::SeqCst);
     }
 
-    /// Until when the primary sends segments straight to their clients, in nanoseconds of the monotonic clock. 0: it does not.
-    pub fn direct_until(&self, index: u16) -> u64 {
-        // SAFETY: as for `set_until`.
-        unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).direct_until_ns) }
-            .load(Ordering::SeqCst)
-    }
-
-    /// Sets [`direct_until`](Self::direct_until).
+    /// Lets the primary send segments straight to their clients until `until_ns`, in nanoseconds of the monotonic clock. 0: it does not.
     pub fn set_direct_until(&self, index: u16, until_ns: u64) {
         // SAFETY: as for `set_until`.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).direct_until_ns) }

@@ -94,7 +94,7 @@ impl Direct {
         })
     }
 
-    /// Lets the primary send directly for so long.
+    /// Lets the primary send directly for the next `millis` milliseconds.
     fn allow(&self, millis: u64) {
         let until = clock::now().as_nanos() + millis * 1_000_000;
         self.primary.set_direct_until(self.family.service(), until);

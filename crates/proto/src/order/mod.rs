@@ -11,6 +11,7 @@
 
 mod encoding;
 mod event;
+pub mod frames;
 mod playback;
 mod recorder;
 #[cfg(test)]

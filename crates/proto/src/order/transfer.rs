@@ -2,9 +2,15 @@
 //! be resumed. Before the first link, it keeps the whole record, because a replica needs the record from its beginning.
 
 use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::Instant;
 
 /// Bytes that an agent keeps: the primary's without a receipt, and the backup's while its server does not take them.
 const KEPT_MAX: usize = 64 << 20;
+
+/// Longest time without a receipt. Then writes do not wait for the backup any more, until a link is up again.
+const RECEIPT_MAX: Duration = Duration::from_secs(1);
 
 /// The primary's half.
 #[derive(Debug, Default)]
@@ -17,6 +23,10 @@ pub struct OrderTransfer {
     sent: Option<u64>,
     /// The record is too long for a backup that has not come. No backup can follow it any more.
     is_given_up: bool,
+    /// Writes wait for receipts: a link has come up, and the backup has answered since.
+    waits: bool,
+    /// When the backup last answered, or was asked first after an answer.
+    answered: Instant,
 }
 
 /// The backup cannot follow this record: its beginning is not there any more.
@@ -26,7 +36,10 @@ pub struct RecordGap;
 
 impl OrderTransfer {
     /// The library has handed over more of the record.
-    pub fn add(&mut self, bytes: &[u8]) {
+    pub fn add(&mut self, now: Instant, bytes: &[u8]) {
+        if self.kept.is_empty() && self.is_linked() {
+            self.answered = now;
+        }
         if self.is_given_up {
             self.base += bytes.len() as u64;
             return;
@@ -44,17 +57,21 @@ impl OrderTransfer {
     ///
     /// # Errors
     /// The backup cannot follow.
-    pub fn link_up(&mut self, have: u64) -> Result<(), RecordGap> {
+    pub fn link_up(&mut self, now: Instant, have: u64) -> Result<(), RecordGap> {
         if have < self.base || have > self.len() {
             return Err(RecordGap);
         }
         self.sent = Some(have);
-        self.on_receipt(have);
+        self.on_receipt(now, have);
+        (self.waits, self.answered) = (true, now);
         Ok(())
     }
 
-    /// The link is broken.
-    pub fn link_down(&mut self) {
+    /// The link is broken. The backup has time to come back.
+    pub fn link_down(&mut self, now: Instant) {
+        if self.kept.is_empty() && self.is_linked() {
+            self.answered = now;
+        }
         self.sent = None;
     }
 
@@ -74,13 +91,26 @@ impl OrderTransfer {
     }
 
     /// The backup has the record's first `arrived` bytes. Returns whether this is news.
-    pub fn on_receipt(&mut self, arrived: u64) -> bool {
+    pub fn on_receipt(&mut self, now: Instant, arrived: u64) -> bool {
         let is_news = arrived > self.base && self.sent.is_some_and(|sent| arrived <= sent);
         if is_news {
             self.kept.drain(..(arrived - self.base) as usize);
             self.base = arrived;
+            self.answered = now;
         }
         is_news
+    }
+
+    /// Whether writes must stop waiting for receipts now: there is no backup, or it has not answered for [`RECEIPT_MAX`]. True once for each
+    /// link. The link has then ended.
+    pub fn goes_alone(&mut self, now: Instant, has_backup: bool) -> bool {
+        let is_asked = !self.is_linked() || !self.kept.is_empty();
+        let is_overdue = is_asked && now.since(self.answered) >= RECEIPT_MAX;
+        let goes = self.waits && (!has_backup || self.is_given_up || is_overdue);
+        if goes {
+            (self.waits, self.sent) = (false, None);
+        }
+        goes
     }
 
     /// Bytes of the record without a receipt.
@@ -147,36 +177,81 @@ impl OrderArrivals {
 mod tests {
     use super::*;
 
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
     #[test]
     fn a_broken_link_is_resumed_where_the_backup_is() {
         let mut transfer = OrderTransfer::default();
-        transfer.add(b"abc");
+        transfer.add(at(0), b"abc");
         assert_eq!(transfer.poll_part(), None, "there is no link");
-        assert_eq!(transfer.link_up(0), Ok(()));
+        assert_eq!(transfer.link_up(at(0), 0), Ok(()));
         assert_eq!(transfer.poll_part(), Some(b"abc".to_vec()));
         assert_eq!(transfer.poll_part(), None);
-        transfer.add(b"def");
-        assert!(!transfer.on_receipt(4), "a receipt for a byte that was not sent");
-        assert!(transfer.on_receipt(2));
-        assert!(!transfer.on_receipt(2));
-        transfer.link_down();
-        assert_eq!(transfer.link_up(3), Ok(()));
+        transfer.add(at(0), b"def");
+        assert!(
+            !transfer.on_receipt(at(0), 4),
+            "a receipt for a byte that was not sent"
+        );
+        assert!(transfer.on_receipt(at(0), 2));
+        assert!(!transfer.on_receipt(at(0), 2));
+        transfer.link_down(at(0));
+        assert_eq!(transfer.link_up(at(0), 3), Ok(()));
         assert_eq!(transfer.poll_part(), Some(b"def".to_vec()));
-        transfer.link_down();
-        assert_eq!(transfer.link_up(2), Err(RecordGap), "a backup that starts again");
-        assert_eq!(transfer.link_up(7), Err(RecordGap), "of another record");
+        transfer.link_down(at(0));
+        assert_eq!(
+            transfer.link_up(at(0), 2),
+            Err(RecordGap),
+            "a backup that starts again"
+        );
+        assert_eq!(transfer.link_up(at(0), 7), Err(RecordGap), "of another record");
         assert_eq!((transfer.len(), transfer.unconfirmed()), (6, 3));
+    }
+
+    #[test]
+    fn writes_wait_only_for_a_backup_that_answers() {
+        let mut transfer = OrderTransfer::default();
+        transfer.add(at(0), b"abc");
+        assert!(
+            !transfer.goes_alone(at(5000), true),
+            "no write waits before the first link"
+        );
+        assert_eq!(transfer.link_up(at(5000), 0), Ok(()));
+        assert!(!transfer.goes_alone(at(5999), true));
+        assert!(transfer.poll_part().is_some());
+        assert!(transfer.on_receipt(at(5999), 1));
+        assert!(!transfer.goes_alone(at(6998), true), "a part was confirmed");
+        assert!(transfer.goes_alone(at(6999), true));
+        assert!(!transfer.goes_alone(at(9000), true), "it is alone already");
+
+        assert_eq!(transfer.link_up(at(9000), 3), Ok(()));
+        assert!(
+            !transfer.goes_alone(at(20_000), true),
+            "the backup has everything"
+        );
+        transfer.add(at(20_000), b"d");
+        assert!(!transfer.goes_alone(at(20_999), true));
+        assert!(transfer.goes_alone(at(20_999), false), "there is no backup");
+
+        assert_eq!(transfer.link_up(at(21_000), 4), Ok(()));
+        transfer.link_down(at(30_000));
+        assert!(!transfer.goes_alone(at(30_999), true));
+        assert!(
+            transfer.goes_alone(at(31_000), true),
+            "the link has not come back"
+        );
     }
 
     #[test]
     fn a_record_that_nobody_takes_is_given_up() {
         let mut transfer = OrderTransfer::default();
-        transfer.add(&vec![0; KEPT_MAX]);
-        assert_eq!(transfer.link_up(0), Ok(()));
-        transfer.link_down();
-        transfer.add(b"a");
+        transfer.add(at(0), &vec![0; KEPT_MAX]);
+        assert_eq!(transfer.link_up(at(0), 0), Ok(()));
+        transfer.link_down(at(0));
+        transfer.add(at(0), b"a");
         assert_eq!(transfer.unconfirmed(), 0);
-        assert_eq!(transfer.link_up(0), Err(RecordGap));
+        assert_eq!(transfer.link_up(at(0), 0), Err(RecordGap));
 
         let mut arrivals = OrderArrivals::default();
         assert_eq!(arrivals.add(b"ab"), Some(2));

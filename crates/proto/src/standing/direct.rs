@@ -46,7 +46,8 @@ impl Standing {
         self.role == Role::Backup && self.direct.free_at.is_some_and(|at| now < at)
     }
 
-    /// Sets whether this node may send directly if it is the primary: it does not give up its part, and the backup waits. The caller must tell the kernel the new [`direct_until`](Self::direct_until) before the next heartbeat is made.
+    /// Sets whether this node, if it is the primary, may send directly: it does not give up its part, and the backup waits. Before the next
+    /// heartbeat is made, the caller must tell the kernel the new [`direct_until`](Self::direct_until).
     pub(crate) fn set_direct(&mut self, now: Instant, may: bool) {
         let may = may && self.role == Role::Primary && self.config.sends_directly && !self.leaves();
         match (may, self.direct.said_since) {

@@ -9,18 +9,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use linux::clock;
 use proto::order::OnDivergence;
+use proto::order::frames::{
+    ALONE, COUNTS, END, HELLO, PART, REFUSED, ROLE_NONE, ROLE_PLAY, ROLE_RECORD, VERSION,
+};
 use proto::role::Role;
 
-use super::frames::{
-    ALONE, COUNTS, END, HELLO, PART, REFUSED, ROLE_NONE, ROLE_PLAY, ROLE_RECORD, VERSION, receive, send,
-};
+use super::frames::{receive, send};
 use super::state::OrderedService;
 
 /// How long a server waits for its role. Shorter than the library's time limit.
 const ROLE_MAX: Duration = Duration::from_secs(8);
-/// Bytes of the record in one frame.
+/// Bytes of the record in one frame to the library.
 const PART_MAX: usize = 64 << 10;
+/// Largest payload of a frame from a library that has a role: what the library has recorded since its last frame.
+const PAYLOAD_MAX: usize = 64 << 20;
+/// Largest payload of a library's first frame.
+const FIRST_MAX: usize = 16;
 
 /// Starts the thread that serves the library.
 pub(super) fn serve(path: &Path, service: &Arc<OrderedService>) -> anyhow::Result<()> {
@@ -53,7 +59,8 @@ pub(super) fn serve(path: &Path, service: &Arc<OrderedService>) -> anyhow::Resul
 
 /// Gives a server its role, and serves its library until the server ends.
 fn attend(service: &OrderedService, stream: &UnixStream) {
-    let served = match receive(stream) {
+    let greeted = stream.set_read_timeout(Some(ROLE_MAX));
+    let served = match greeted.and_then(|()| receive(stream, FIRST_MAX)) {
         Ok((HELLO, version)) if version == [VERSION] => serve_role(service, stream),
         Ok(_) => Err(io::Error::other(
             "the library speaks another version of the protocol",
@@ -78,6 +85,7 @@ fn serve_role(service: &OrderedService, stream: &UnixStream) -> io::Result<()> {
         tracing::warn!(vip = %service.vip, "a server runs without recorded order: a record begins with its server");
         return send(stream, ROLE_NONE, &[]);
     }
+    stream.set_read_timeout(None)?;
     state.has_library = true;
     if state.role.may_speak() {
         let ip = match service.vip.ip() {
@@ -112,11 +120,12 @@ fn serve_role(service: &OrderedService, stream: &UnixStream) -> io::Result<()> {
 /// Takes the record from the library.
 fn record(service: &OrderedService, stream: &UnixStream) -> io::Result<()> {
     let outcome = loop {
-        match receive(stream) {
+        match receive(stream, PAYLOAD_MAX) {
             Ok((PART, bytes)) => {
                 let mut state = service.state();
-                state.transfer.add(&bytes);
-                state.send_parts();
+                let now = clock::now();
+                state.transfer.add(now, &bytes);
+                state.send_parts(now);
             }
             Ok((REFUSED, reason)) => {
                 let reason = String::from_utf8_lossy(&reason);
@@ -152,7 +161,7 @@ fn play(service: &OrderedService, stream: &UnixStream) -> io::Result<()> {
 }
 
 fn hear_counts(service: &OrderedService, stream: &UnixStream) {
-    while let Ok((kind, payload)) = receive(stream) {
+    while let Ok((kind, payload)) = receive(stream, PAYLOAD_MAX) {
         let number = |at: usize| {
             let bytes = payload.get(at..at + 8)?;
             Some(u64::from_le_bytes(bytes.try_into().ok()?))

@@ -5,11 +5,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::role::Role;
+use linux::clock;
 
 use super::sealed::{BEGIN_MAX, HAVE, PART, RECEIPT, REFUSED, begin};
 use super::state::OrderedService;
 
+/// Interval at which the primary checks whether the backup still answers.
+const WATCH_EVERY: Duration = Duration::from_millis(50);
 /// Pause before the backup connects again.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -51,7 +53,7 @@ fn send_record(stream: TcpStream, services: &[Arc<OrderedService>]) -> io::Resul
     if state.recorder.is_none() || !state.role.may_speak() {
         return Ok(()); // the backup asks again
     }
-    let number = match state.link_up(u64::from_le_bytes(*have), writer) {
+    let number = match state.link_up(clock::now(), u64::from_le_bytes(*have), writer) {
         Ok(number) => number,
         Err((gap, mut writer)) => return writer.send(REFUSED, gap.to_string().as_bytes()),
     };
@@ -60,30 +62,31 @@ fn send_record(stream: TcpStream, services: &[Arc<OrderedService>]) -> io::Resul
     let outcome = loop {
         match reader.receive() {
             Ok((RECEIPT, payload)) => match payload.first_chunk() {
-                Some(arrived) => service.state().on_receipt(u64::from_le_bytes(*arrived)),
+                Some(arrived) => service
+                    .state()
+                    .on_receipt(clock::now(), u64::from_le_bytes(*arrived)),
                 None => break Err(io::ErrorKind::InvalidData.into()),
             },
             Ok(_) => {}
             Err(error) => break Err(error),
         }
     };
-    service.state().link_down(number);
+    service.state().link_down(clock::now(), number);
     outcome
 }
 
-/// Starts the thread that takes the record while this node is the backup.
+/// Starts the thread that takes the record while this node is the backup. On the primary, it watches the backup's receipts.
 pub(super) fn follow(service: &Arc<OrderedService>) -> io::Result<()> {
     let service = Arc::clone(service);
     std::thread::Builder::new()
         .name("order-backup".into())
         .spawn(move || {
             loop {
-                let state = service.wait(Duration::from_secs(1), |state| {
-                    matches!(state.role, Role::Backup | Role::Returning) && !state.has_ended()
-                });
-                let is_backup = matches!(state.role, Role::Backup | Role::Returning) && !state.has_ended();
+                let mut state = service.wait(WATCH_EVERY, |state| state.follows());
+                state.watch(clock::now());
+                let follows = state.follows();
                 drop(state);
-                if is_backup && let Err(error) = take_record(&service) {
+                if follows && let Err(error) = take_record(&service) {
                     tracing::debug!(%error, peer = %service.peer, "no link for recorded order");
                     std::thread::sleep(PAUSE);
                 }

@@ -24,12 +24,13 @@ use proto::action::ServiceIndex;
 use proto::node::Node;
 
 use crate::config::{Config, SecretKey};
-use state::OrderedService;
+use state::{OrderCounters, OrderedService};
 
 /// The services with recorded order.
 #[derive(Default)]
 pub struct RecordedOrders {
-    services: Vec<Arc<OrderedService>>,
+    /// Each service, with its counters as they were when its threads last left them to the agent's loop.
+    services: Vec<(Arc<OrderedService>, OrderCounters)>,
 }
 
 impl RecordedOrders {
@@ -63,22 +64,29 @@ impl RecordedOrders {
                 .with_context(|| format!("listening at TCP port {} for recorded order", config.peer.port))?;
             link::serve(listener, services.clone())?;
         }
-        Ok(Self { services })
+        let services = services.into_iter().map(|service| {
+            let counters = service.state().counters();
+            (service, counters)
+        });
+        Ok(Self {
+            services: services.collect(),
+        })
     }
 
     /// Tells the threads which roles the node has now.
-    pub fn tell(&self, node: &Node) {
-        for service in &self.services {
-            service.tell(node.service(service.index).role());
+    pub fn tell(&mut self, node: &Node) {
+        for (service, counters) in &mut self.services {
+            let told = service.tell(node.service(service.index).role());
+            *counters = told.unwrap_or(*counters);
         }
     }
 
     /// The counters of a service.
     pub fn counters(&self, index: ServiceIndex) -> impl Iterator<Item = (String, u64)> {
-        let service = self.services.iter().find(|service| service.index == index);
-        service
+        let of_service = self.services.iter().find(|(service, _)| service.index == index);
+        of_service
             .into_iter()
-            .flat_map(|service| service.counters())
-            .map(|(name, count)| (name.to_owned(), count))
+            .flat_map(|(_, counters)| counters)
+            .map(|&(name, count)| (name.to_owned(), count))
     }
 }

@@ -1,12 +1,14 @@
-//! Frames of the link for a record between the agents. First, each side sends the magic number and a nonce. Then come frames: one byte for the kind, four for the length of the payload
-//! (little-endian), the payload. If the nodes share a key, each frame ends with a tag: the first 16 bytes of HMAC-SHA256 over the direction,
-//! both nonces, the frame's number and the frame. So a frame cannot be forged, replayed, left out or sent back.
+//! Frames of the link for a record between the agents. First, each side sends the magic number and a nonce. Then come frames, as between
+//! agent and library ([`proto::order::frames`]), but with other kinds. If the nodes share a key, each frame ends with a tag: the first 16
+//! bytes of HMAC-SHA256 over the direction, both nonces, the frame's number and the frame. So a frame cannot be forged, replayed, left out
+//! or sent back.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
+use proto::order::frames::{HEAD, frame, payload_len};
 use sha2::Sha256;
 
 use crate::config::SecretKey;
@@ -15,7 +17,6 @@ use crate::config::SecretKey;
 const MAGIC: [u8; 4] = *b"SFO1";
 const NONCE: usize = 16;
 const TAG: usize = 16;
-const HEAD: usize = 5;
 /// Largest payload of a frame: all that an agent keeps.
 const PAYLOAD_MAX: usize = 65 << 20;
 /// The backup's first frame: how much of the record it has (8 bytes), then the VIP as text.
@@ -64,10 +65,7 @@ pub struct OrderLinkReader {
 impl OrderLinkWriter {
     /// Sends a frame.
     pub fn send(&mut self, kind: u8, payload: &[u8]) -> io::Result<()> {
-        let mut frame = Vec::with_capacity(HEAD + payload.len() + TAG);
-        frame.push(kind);
-        frame.extend((payload.len() as u32).to_le_bytes());
-        frame.extend(payload);
+        let mut frame = frame(kind, payload);
         if let Some(mac) = self.seal.tag(&frame) {
             frame.extend(&mac.finalize().into_bytes()[..TAG]);
         }
@@ -85,7 +83,7 @@ impl OrderLinkReader {
     pub fn receive(&mut self) -> io::Result<(u8, Vec<u8>)> {
         let mut head = [0; HEAD];
         self.stream.read_exact(&mut head)?;
-        let size = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
+        let size = payload_len(&head);
         if size > PAYLOAD_MAX {
             return Err(io::ErrorKind::InvalidData.into());
         }

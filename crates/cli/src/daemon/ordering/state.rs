@@ -3,18 +3,20 @@
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use proto::Instant;
 use proto::action::ServiceIndex;
+use proto::order::frames::{ALONE, RECEIPT};
 use proto::order::{OnDivergence, OrderArrivals, OrderTransfer, RecordGap};
 use proto::role::Role;
 
-use super::frames::{self, ALONE, RECEIPT};
+use super::frames;
 use super::sealed::{OrderLinkWriter, PART};
 use crate::config::SecretKey;
 
-/// Longest time without a receipt. Then writes do not wait for the backup any more, until a link is up again.
-const RECEIPT_MAX: Duration = Duration::from_secs(1);
+/// The counters of a service, with their names.
+pub(super) type OrderCounters = [(&'static str, u64); 6];
 
 /// A service with recorded order.
 pub(super) struct OrderedService {
@@ -28,7 +30,7 @@ pub(super) struct OrderedService {
     changed: Condvar,
 }
 
-/// What is known of a service's record.
+/// The record of one service, its links, and this node's role.
 pub(super) struct OrderState {
     pub role: Role,
     /// A library has had its role from this agent. A second server has no record, because a record begins with its server.
@@ -39,8 +41,6 @@ pub(super) struct OrderState {
     link: Option<OrderLinkWriter>,
     /// Counts the links, so that a thread of an earlier link does not end a later one.
     links: u64,
-    is_alone: bool,
-    last_receipt: Instant,
     /// The backup's half.
     pub arrivals: OrderArrivals,
     /// The link from the primary.
@@ -66,8 +66,6 @@ impl OrderedService {
             transfer: OrderTransfer::default(),
             link: None,
             links: 0,
-            is_alone: true,
-            last_receipt: Instant::now(),
             arrivals: OrderArrivals::default(),
             inbound: None,
             refused: None,
@@ -107,11 +105,10 @@ impl OrderedService {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Called in each turn of the agent's loop, which must not wait here.
-    pub fn tell(&self, role: Role) {
-        let Ok(mut state) = self.state.try_lock() else {
-            return;
-        };
+    /// Tells the service's threads this node's role, and returns the counters. Called in each turn of the agent's loop, which must not wait
+    /// here. `None`: a thread is busy with the record. Then the next turn tells.
+    pub fn tell(&self, role: Role) -> Option<OrderCounters> {
+        let mut state = self.state.try_lock().ok()?;
         if state.role != role {
             state.role = role;
             if role.may_speak()
@@ -121,73 +118,79 @@ impl OrderedService {
             }
             self.notify();
         }
-        state.watch();
-    }
-
-    pub fn counters(&self) -> [(&'static str, u64); 6] {
-        let state = self.state();
-        [
-            ("order_recorded_bytes", state.transfer.len()),
-            ("order_unconfirmed_bytes", state.transfer.unconfirmed()),
-            ("order_times_alone", state.times_alone),
-            ("order_arrived_bytes", state.arrivals.arrived()),
-            ("order_played", state.played),
-            ("order_divergences", state.divergences),
-        ]
+        Some(state.counters())
     }
 }
 
 impl OrderState {
+    pub fn counters(&self) -> OrderCounters {
+        [
+            ("order_recorded_bytes", self.transfer.len()),
+            ("order_unconfirmed_bytes", self.transfer.unconfirmed()),
+            ("order_times_alone", self.times_alone),
+            ("order_arrived_bytes", self.arrivals.arrived()),
+            ("order_played", self.played),
+            ("order_divergences", self.divergences),
+        ]
+    }
+
+    /// Whether this node takes the record from the primary.
+    pub fn follows(&self) -> bool {
+        matches!(self.role, Role::Backup | Role::Returning) && !self.has_ended()
+    }
+
     /// Whether this node's server goes on without a record, as far as the record has not arrived.
     pub fn has_ended(&self) -> bool {
         self.role.may_speak() || self.refused.is_some() || self.arrivals.is_given_up()
     }
 
     /// A backup that has the record's first `have` bytes takes the record. Returns the link's number.
-    pub fn link_up(&mut self, have: u64, link: OrderLinkWriter) -> Result<u64, (RecordGap, OrderLinkWriter)> {
-        if let Err(gap) = self.transfer.link_up(have) {
+    pub fn link_up(
+        &mut self,
+        now: Instant,
+        have: u64,
+        link: OrderLinkWriter,
+    ) -> Result<u64, (RecordGap, OrderLinkWriter)> {
+        if let Err(gap) = self.transfer.link_up(now, have) {
             return Err((gap, link));
         }
         if let Some(old) = self.link.replace(link) {
             old.close();
         }
         self.links += 1;
-        self.is_alone = false;
-        self.last_receipt = Instant::now();
         self.tell_receipt(have);
-        self.send_parts();
+        self.send_parts(now);
         Ok(self.links)
     }
 
-    pub fn link_down(&mut self, number: u64) {
+    pub fn link_down(&mut self, now: Instant, number: u64) {
         if self.links == number {
-            self.end_link();
+            self.end_link(now);
         }
     }
 
-    fn end_link(&mut self) {
-        self.transfer.link_down();
+    fn end_link(&mut self, now: Instant) {
+        self.transfer.link_down(now);
         if let Some(link) = self.link.take() {
             link.close();
         }
     }
 
     /// Sends over the link what has not been sent.
-    pub fn send_parts(&mut self) {
+    pub fn send_parts(&mut self, now: Instant) {
         let Some(link) = &mut self.link else {
             return;
         };
         while let Some(part) = self.transfer.poll_part() {
             if let Err(error) = link.send(PART, &part) {
                 tracing::debug!(%error, "the link for recorded order is broken");
-                return self.end_link();
+                return self.end_link(now);
             }
         }
     }
 
-    pub fn on_receipt(&mut self, arrived: u64) {
-        if self.transfer.on_receipt(arrived) {
-            self.last_receipt = Instant::now();
+    pub fn on_receipt(&mut self, now: Instant, arrived: u64) {
+        if self.transfer.on_receipt(now, arrived) {
             self.tell_receipt(arrived);
         }
     }
@@ -205,18 +208,13 @@ impl OrderState {
     }
 
     /// Ends the wait for receipts if there is no backup, or if the backup does not answer.
-    fn watch(&mut self) {
-        if self.transfer.unconfirmed() == 0 && self.link.is_some() {
-            self.last_receipt = Instant::now();
-        }
-        let has_no_backup = self.role.may_speak() && self.role != Role::Primary;
-        let is_overdue = self.last_receipt.elapsed() >= RECEIPT_MAX;
-        if self.recorder.is_some() && !self.is_alone && (has_no_backup || is_overdue) {
-            if !has_no_backup {
+    pub fn watch(&mut self, now: Instant) {
+        let has_backup = !self.role.may_speak() || self.role == Role::Primary;
+        if self.recorder.is_some() && self.transfer.goes_alone(now, has_backup) {
+            if has_backup {
                 tracing::warn!("no receipt for the recorded order; clients do not wait for the backup now");
             }
-            self.end_link();
-            self.is_alone = true;
+            self.end_link(now);
             self.times_alone += 1;
             self.tell_library(ALONE, &[]);
         }

@@ -35,7 +35,7 @@ pub(super) type StreamStarts =
     Box<dyn Fn(SocketAddr, SocketAddr) -> io::Result<Option<(Seq, Seq)>> + Send + Sync>;
 
 /// How long an application may take to send a state. Its room is taken meanwhile.
-const STATE_TIME: Duration = Duration::from_secs(10);
+pub(super) const STATE_TIME: Duration = Duration::from_secs(10);
 
 async fn within_limit<T>(receiving: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     tokio::time::timeout(STATE_TIME, receiving)

@@ -1,6 +1,7 @@
 //! Tests that the keeper relays every byte exactly once.
 
 use std::io::Write;
+use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::thread;
@@ -14,7 +15,7 @@ use proto::spill::{Depot, InFile, LogPart};
 
 use super::lab::*;
 use crate::keeper::relay::Relay;
-use crate::keeper::{AdoptionPlan, ConnectionEnding, LoggedInput, RelayState};
+use crate::keeper::{Adoption, AdoptionPlan, ConnectionEnding, LoggedInput, RelayState};
 use crate::spill::SpillDir;
 
 const GET: &str = "GET /file HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -199,6 +200,24 @@ fn an_application_that_ended_its_stream_still_gets_input() {
     assert_eq!(lab.ended(1).ending, ConnectionEnding::Closed);
 }
 
+/// Gives the keeper a connection with a replica, as `change` makes it. Returns the client's end, and the application's end of the replica.
+fn with_replica(
+    resume: ReplicaResume,
+    logged: &LoggedInput,
+    change: impl FnOnce(&mut Adoption),
+) -> (KeeperLab, TcpStream, TcpStream) {
+    let mut lab = KeeperLab::new();
+    let replica = connection();
+    let ends = connection();
+    let mut adoption = adoption(1, &ends, nobody(), AdoptionPlan::Replica { resume });
+    change(&mut adoption);
+    let sockets = (ends.restored.as_fd(), Some(replica.client.as_fd()));
+    lab.agent()
+        .adopt(&adoption, sockets.0, sockets.1, logged)
+        .unwrap();
+    (lab, ends.client, replica.restored)
+}
+
 #[test]
 fn a_replica_goes_on_from_where_either_was() {
     let ahead = ReplicaResume::Ahead {
@@ -210,18 +229,8 @@ fn a_replica_goes_on_from_where_either_was() {
         ended: false,
     };
     for (resume, replica_says, client_gets) in [(ahead, "ef", "cdef"), (behind, "abcd", "cd")] {
-        let mut lab = KeeperLab::new();
-        let replica = connection();
-        let connection = connection();
-        let plan = AdoptionPlan::Replica { resume };
-        let adoption = adoption(1, &connection, nobody(), plan);
-        let sockets = (connection.restored.as_fd(), Some(replica.client.as_fd()));
-        lab.agent()
-            .adopt(&adoption, sockets.0, sockets.1, &[&b"logged "[..]][..].into())
-            .unwrap();
-        let ConnectionEnds { mut client, restored } = connection;
-        drop((restored, replica.client));
-        let mut application = replica.restored;
+        let logged = [&b"logged "[..]][..].into();
+        let (mut lab, mut client, mut application) = with_replica(resume, &logged, |_| ());
         say(&mut client, "sent");
         end(&client);
         assert_eq!(read_to_end(&mut application).unwrap(), b"logged sent");
@@ -240,21 +249,11 @@ fn output_that_was_sent_before_is_generated_again() {
         ("abcd", None, ConnectionEnding::Mismatch),
         ("a", None, ConnectionEnding::Mismatch),
     ] {
-        let mut lab = KeeperLab::new();
-        let replica = connection();
-        let connection = connection();
-        let plan = AdoptionPlan::Replica {
-            resume: ReplicaResume::Unseen { missing: 2 },
-        };
-        let mut adoption = adoption(1, &connection, nobody(), plan);
-        adoption.sent_before = 4;
-        let sockets = (connection.restored.as_fd(), Some(replica.client.as_fd()));
-        lab.agent()
-            .adopt(&adoption, sockets.0, sockets.1, &LoggedInput::default())
-            .unwrap();
-        let ConnectionEnds { mut client, restored } = connection;
-        drop((restored, replica.client));
-        let mut application = replica.restored;
+        let resume = ReplicaResume::Unseen { missing: 2 };
+        let (mut lab, mut client, mut application) =
+            with_replica(resume, &LoggedInput::default(), |adoption| {
+                adoption.sent_before = 4
+            });
         end(&client);
         say(&mut application, says);
         drop(application);
@@ -269,22 +268,12 @@ fn output_that_was_sent_before_is_generated_again() {
 #[test]
 fn an_ended_output_is_ended_again_and_input_still_flows_to_a_replica() {
     for ended in [true, false] {
-        let mut lab = KeeperLab::new();
-        let replica = connection();
-        let connection = connection();
         let said = b"bye".to_vec();
-        let plan = AdoptionPlan::Replica {
-            resume: ReplicaResume::Behind { said, ended },
-        };
-        let mut adoption = adoption(1, &connection, nobody(), plan);
-        adoption.output = OutputEnd::FinSent;
-        let sockets = (connection.restored.as_fd(), Some(replica.client.as_fd()));
-        lab.agent()
-            .adopt(&adoption, sockets.0, sockets.1, &LoggedInput::default())
-            .unwrap();
-        let ConnectionEnds { mut client, restored } = connection;
-        drop((restored, replica.client));
-        let mut application = replica.restored;
+        let resume = ReplicaResume::Behind { said, ended };
+        let (mut lab, mut client, mut application) =
+            with_replica(resume, &LoggedInput::default(), |adoption| {
+                adoption.output = OutputEnd::FinSent;
+            });
         assert_eq!(read_to_end(&mut client).unwrap(), b"");
         say(&mut application, "bye, and too late");
         end(&application);
