@@ -96,11 +96,13 @@ struct client_key {
 	__u16 service;
 };
 
-/* Value in the map `held`, for a connection that no longer belongs to the primary. */
+/* Value in the map `held`, for a connection that no longer belongs to the primary (docs/migration.md). */
 enum held {
 	HELD_UNDECIDED = 1, /* being decided: its SYNs wait */
 	HELD_DECIDED = 2,   /* local until the connection ends */
-	HELD_RESERVED = 3,  /* to move here; the primary may still keep it */
+	HELD_RESERVED = 3,  /* to move here; the other node may still keep it */
+	HELD_VIA_PEER = 4,  /* reversed, on the backup: local, but all its segments pass the primary first, which logs them */
+	HELD_LOGGED = 5,    /* reversed, on the primary: lives on the backup; this node logs its segments and sends them on */
 };
 
 /* How far a slowed client may send. Key: struct client_key. Written by the agent. */

@@ -10,7 +10,13 @@ static __always_inline int hear_own(struct __sk_buff *skb, struct parsed *packet
 	__u32 gate = gate_now(state);
 	if (gate == GATE_MUTE && packet->tcp.syn)
 		return TC_ACT_OK; /* as above: this node does not serve now */
-	int verdict = gate == GATE_PRIMARY ? release_to_peer(skb, state) : carry(skb, packet, state, gate);
+	int verdict;
+	if (gate != GATE_PRIMARY || is_logged_here(packet, state))
+		verdict = carry(skb, packet, state, gate);
+	else if (is_elsewhere(held_as(packet, state)))
+		verdict = reach_reversed(skb, packet, state, 0);
+	else
+		verdict = release_to_peer(skb, state);
 	if (verdict == TC_ACT_OK && skb->mark != MARK_SPEAK)
 		skb->mark = MARK_LOCAL;
 	return verdict;
@@ -22,7 +28,8 @@ static __always_inline int say_to_own(struct __sk_buff *skb, struct parsed *pack
 		return TC_ACT_OK;
 	__u32 gate = gate_now(state);
 	int verdict = may_leave(skb, packet, state, gate);
-	return verdict == TC_ACT_OK && gate == GATE_PRIMARY ? release_to_peer(skb, state) : verdict;
+	_Bool passes_peer = gate == GATE_PRIMARY || (gate == GATE_WIRE && held_as(packet, state) == HELD_VIA_PEER);
+	return verdict == TC_ACT_OK && passes_peer ? release_to_peer(skb, state) : verdict;
 }
 
 SEC("tc")

@@ -70,8 +70,4 @@ static __always_inline int release_to_client(struct __sk_buff *skb, struct parse
 	return bpf_redirect_neigh(state->ifindex, NULL, 0, 0);
 }
 
-static __always_inline int release(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	return packet->direction == DIRECTION_IN ? release_to_primary(skb, packet, state) : release_to_client(skb, packet, state);
-}
-
 #endif

@@ -83,9 +83,13 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 
 #define NOT_REFUSED -1
 
-/* Returns the reason why the wire does not let this segment pass now, or NOT_REFUSED. A single connection's gate is its entry in `held`. */
+/*
+ * Returns the reason why this node does not log this segment and send it on now, or NOT_REFUSED. A single connection's gate is its entry in
+ * `held`. For a reversed connection, the primary is the wire.
+ */
 static __always_inline int refusal(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	if (gate_now(state) != GATE_WIRE || held_as(packet, state))
+	__u32 gate = gate_now(state), held_now = held_as(packet, state);
+	if (!(gate == GATE_WIRE && !held_now) && !(gate == GATE_PRIMARY && held_now == HELD_LOGGED))
 		return REASON_GATE_CLOSED;
 	return is_input_held(skb, packet, state) ? REASON_INPUT_HELD : NOT_REFUSED;
 }
@@ -160,14 +164,31 @@ static __noinline int take_held(struct __sk_buff *skb, struct parsed *packet, st
 	full_barrier(); /* the agent makes a socket ready before it stores HELD_DECIDED */
 	if (find_local(skb, packet) == LOCAL_READY)
 		return pass_local(skb, packet, 0);
-	if (held_now != HELD_DECIDED)
+	if (held_now != HELD_DECIDED && held_now != HELD_VIA_PEER)
 		return dropped(packet->service, REASON_SYN_WAITS);
 	/* The old connection is over. This SYN begins a new connection, which belongs to the primary. */
 	struct client_key client = client_of(packet);
 	bpf_map_delete_elem(&held, &client);
 	int outcome = log_into_ring_open(skb, packet, state);
 	count(packet->service, outcome);
-	return outcome == REASON_LOGGED_IN ? release_to_peer(skb, state) : TC_ACT_SHOT;
+	return outcome == REASON_LOGGED_IN ? release_to_primary(skb, packet, state) : TC_ACT_SHOT;
+}
+
+/* Whether a segment is a client's SYN. */
+static __always_inline _Bool opens(struct parsed *packet) { return packet->direction == DIRECTION_IN && packet->tcp.syn; }
+
+/*
+ * Handles a segment of a reversed connection on the backup, where its socket is. A client's segment first goes to the primary. A segment that
+ * comes from the primary has been logged there: a client's goes to the socket, the socket's to the client. The guard leads the socket's
+ * segments to the primary.
+ */
+static __always_inline int carry_reversed(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	if (packet->direction == DIRECTION_OUT)
+		return from_peer(skb, state) ? release_to_client(skb, packet, state) : dropped(packet->service, REASON_FOREIGN_VOICE);
+	if (!from_peer(skb, state))
+		return release_to_peer(skb, state);
+	int verdict = take_held(skb, packet, state);
+	return verdict == TC_ACT_OK && same_address(packet->ip.source, state->own_address) ? deliver_here(skb) : verdict;
 }
 
 /* Whether the agent has been away for longer than its timeout. Then a full log must not stop the service. */
@@ -204,6 +225,15 @@ static __always_inline int log_cut(struct parsed *packet, int outcome, __u32 len
 	return dropped(packet->service, outcome);
 }
 
+/* Sends a logged segment on. The primary sends a reversed connection's segments back to the backup, in both directions. */
+static __always_inline int release_logged(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	if (gate_now(state) == GATE_PRIMARY)
+		return release_to_peer(skb, state);
+	if (packet->direction == DIRECTION_OUT)
+		return withhold_if_any(skb, packet, state) ? TC_ACT_SHOT : release_to_client(skb, packet, state);
+	return release_to_primary(skb, packet, state);
+}
+
 static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (packet->direction == DIRECTION_OUT) {
 		if (!from_peer(skb, state))
@@ -220,14 +250,12 @@ static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed 
 	switch (outcome) {
 	case REASON_LOGGED_IN:
 		count_by(packet->service, REASON_LOGGED_BYTES_IN, len);
-		return release(skb, packet, state);
+		return release_logged(skb, packet, state);
 	case REASON_LOGGED_OUT:
 		count_by(packet->service, REASON_LOGGED_BYTES_OUT, len);
-		return withhold_if_any(skb, packet, state) ? TC_ACT_SHOT : release(skb, packet, state);
+		return release_logged(skb, packet, state);
 	case REASON_UNLOGGED:
-		if (packet->direction == DIRECTION_OUT && withhold_if_any(skb, packet, state))
-			return TC_ACT_SHOT;
-		return release(skb, packet, state);
+		return release_logged(skb, packet, state);
 	case REASON_GATE_CLOSED:
 		if (packet->direction == DIRECTION_OUT)
 			return TC_ACT_SHOT;
@@ -249,20 +277,60 @@ static __always_inline int pass_icmp(struct __sk_buff *skb, struct parsed *packe
 	return verdict;
 }
 
-/* Handles a segment at any gate except GATE_OFF and GATE_PRIMARY. */
+/* Whether a connection lives on the other node, moves here, or is being decided, on a node whose other connections are all local. */
+static __always_inline _Bool is_elsewhere(__u32 held_now) {
+	return held_now == HELD_LOGGED || held_now == HELD_RESERVED || held_now == HELD_UNDECIDED;
+}
+
+/* Handles a client's segment of such a connection while this node takes the connection. */
+static __noinline int take_reversed(struct __sk_buff *skb, struct parsed *packet) {
+	if (packet->tcp.syn && !find_local(skb, packet))
+		return dropped(packet->service, REASON_SYN_WAITS);
+	return take(skb, packet);
+}
+
+/* Handles a segment at any gate except GATE_OFF. At GATE_PRIMARY, the segment belongs to a reversed connection. */
 static __always_inline int carry(struct __sk_buff *skb, struct parsed *packet, struct service_state *state, __u32 gate) {
 	switch (gate) {
 	case GATE_WIRE:
+		if (held_as(packet, state) == HELD_VIA_PEER && !opens(packet))
+			return carry_reversed(skb, packet, state);
+		return log_and_release(skb, packet, state);
+	case GATE_PRIMARY:
 		return log_and_release(skb, packet, state);
 	case GATE_TAKEOVER:
 		if (packet->direction == DIRECTION_OUT)
 			return dropped(packet->service, REASON_GATE_CLOSED);
 		return packet->tcp.syn ? take_syn(skb, packet, state) : take(skb, packet);
 	case GATE_SOLE:
-		return packet->direction == DIRECTION_OUT ? dropped(packet->service, REASON_GATE_CLOSED) : TC_ACT_OK;
+		if (packet->direction == DIRECTION_OUT)
+			return dropped(packet->service, REASON_GATE_CLOSED);
+		return is_elsewhere(held_as(packet, state)) ? take_reversed(skb, packet) : TC_ACT_OK;
 	default: /* GATE_MUTE */
 		return dropped(packet->service, REASON_EGRESS_MUTE);
 	}
+}
+
+/* Whether this primary logs a segment as the wire of a reversed connection. */
+static __always_inline _Bool is_logged_here(struct parsed *packet, struct service_state *state) {
+	return held_as(packet, state) == HELD_LOGGED && !opens(packet);
+}
+
+/*
+ * Handles a segment that reaches the primary, of a connection that moves here from the backup, or a SYN of a reversed connection's client. A
+ * SYN that the backup sends here begins a new connection, because the backup has no socket of the old one any more.
+ */
+static __always_inline int reach_reversed(struct __sk_buff *skb, struct parsed *packet, struct service_state *state, _Bool is_from_peer) {
+	if (packet->direction == DIRECTION_OUT)
+		return dropped(packet->service, REASON_GATE_CLOSED);
+	if (held_as(packet, state) != HELD_LOGGED)
+		return take_reversed(skb, packet);
+	if (!is_from_peer)
+		return release_to_peer(skb, state);
+	struct client_key client = client_of(packet);
+	log_into_ring_open(skb, packet, state); /* the agent forgets the old connection */
+	bpf_map_delete_elem(&held, &client);
+	return same_address(packet->ip.source, state->own_address) ? deliver_here(skb) : TC_ACT_OK;
 }
 
 /* Handles a segment that reaches the primary. */
@@ -270,6 +338,8 @@ static __always_inline int reach_primary(struct __sk_buff *skb, struct parsed *p
 	_Bool is_from_wire = from_peer(skb, state);
 	if (is_from_wire)
 		state->peer_seen_ns = bpf_ktime_get_ns();
+	if (is_elsewhere(held_as(packet, state)))
+		return reach_reversed(skb, packet, state, is_from_wire);
 	if (packet->direction == DIRECTION_OUT) {
 		if (is_from_wire && same_address(packet->ip.destination, state->own_address))
 			return deliver_here(skb);
@@ -325,7 +395,9 @@ int wire(struct __sk_buff *skb) {
 	if (verdict == PARSE_ICMP)
 		return pass_icmp(skb, &packet, state);
 	__u32 gate = gate_now(state);
-	return gate == GATE_PRIMARY ? reach_primary(skb, &packet, state) : carry(skb, &packet, state, gate);
+	if (gate == GATE_PRIMARY && !is_logged_here(&packet, state))
+		return reach_primary(skb, &packet, state);
+	return carry(skb, &packet, state, gate);
 }
 
 /*
@@ -364,25 +436,30 @@ static __always_inline int silence_death(struct __sk_buff *skb, struct parsed *p
 
 /* Whether this node's own stack may send this segment for the VIP now. The callers take care of the segment's route. */
 static __always_inline int may_leave(struct __sk_buff *skb, struct parsed *packet, struct service_state *state, __u32 gate) {
-	__u32 service = packet->service;
+	__u32 service = packet->service, held_now = held_as(packet, state);
 	if (packet->tcp.syn) { /* a new connection of this client: forget that the process of an earlier connection died */
 		struct client_key client = client_of(packet);
 		bpf_map_delete_elem(&dying, &client);
 	}
 	switch (gate) {
 	case GATE_WIRE:
-		if (!held_as(packet, state)) {
+		if (!held_now) {
 			if (is_update(skb, packet, state) && !withhold(skb, packet))
 				return TC_ACT_OK;
 			return dropped(service, REASON_EGRESS_MUTE);
 		}
-		return may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
+		/* The primary lets a reversed connection's segments pass, or not. */
+		return held_now == HELD_VIA_PEER || may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
 	case GATE_MUTE:
 		return dropped(service, REASON_EGRESS_MUTE);
 	case GATE_PRIMARY:
+		if (held_now == HELD_LOGGED || held_now == HELD_RESERVED)
+			return dropped(service, REASON_EGRESS_MUTE);
 		return silence_death(skb, packet, state);
 	case GATE_TAKEOVER:
 	case GATE_SOLE:
+		if (gate == GATE_SOLE && (held_now == HELD_LOGGED || held_now == HELD_RESERVED))
+			return dropped(service, REASON_EGRESS_MUTE);
 		return may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
 	default: /* GATE_OFF */
 		return TC_ACT_OK;
@@ -444,6 +521,8 @@ int guard(struct __sk_buff *skb) {
 	if (gate == GATE_PRIMARY && skb->mark == MARK_CUT)
 		return cut(skb, &packet) ? TC_ACT_SHOT : TC_ACT_OK;
 	int leaves = may_leave(skb, &packet, state, gate);
+	if (leaves == TC_ACT_OK && gate == GATE_WIRE && held_as(&packet, state) == HELD_VIA_PEER)
+		return release_to_peer(skb, state);
 	return leaves == TC_ACT_OK && gate == GATE_PRIMARY ? go_directly(skb, &packet, state) : leaves;
 }
 

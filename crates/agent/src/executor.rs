@@ -66,6 +66,8 @@ impl<K: Kernel> Executor<K> {
                 kernel.give_back(service, client);
             }
             ServiceAction::Release { clients } => kernel.release(service, &clients),
+            ServiceAction::LogReversed { clients, ended } => kernel.log_reversed(service, &clients, &ended),
+            ServiceAction::Reverse { clients } => kernel.reverse(service, &clients),
             ServiceAction::Settle => kernel.settle(service),
             ServiceAction::CapWindow { client, cap } => kernel.cap_window(service, client, cap),
             ServiceAction::Destroy { clients } => kernel.destroy(service, &clients),

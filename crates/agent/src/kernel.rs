@@ -118,6 +118,8 @@ pub trait Kernel {
     /// The socket, if one was made, is gone already.
     fn give_back(&mut self, service: ServiceIndex, client: SocketAddr);
     fn release(&mut self, service: ServiceIndex, clients: &[SocketAddr]);
+    fn log_reversed(&mut self, service: ServiceIndex, clients: &[SocketAddr], ended: &[SocketAddr]);
+    fn reverse(&mut self, service: ServiceIndex, clients: &[SocketAddr]);
     fn settle(&mut self, service: ServiceIndex);
     fn cap_window(&mut self, service: ServiceIndex, client: SocketAddr, cap: Option<Cap>);
     fn destroy(&mut self, service: ServiceIndex, clients: &[SocketAddr]);

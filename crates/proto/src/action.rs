@@ -121,8 +121,23 @@ pub enum ServiceAction {
         /// Its client.
         client: SocketAddr,
     },
-    /// The connections of these clients move to the other node, which has prepared them. Destroy their sockets without sending anything.
+    /// The connections of these clients move to the other node, which has prepared them. Destroy their sockets without sending anything. On a
+    /// wire, their packets pass like those of the primary's other connections afterwards.
     Release {
+        /// The clients.
+        clients: Vec<SocketAddr>,
+    },
+    /// The connections of these clients are about to move from this primary to its backup. From now on this node logs their segments, which
+    /// the backup leads here, and sends them on. It sends nothing else on these connections.
+    LogReversed {
+        /// The clients.
+        clients: Vec<SocketAddr>,
+        /// Clients whose earlier connections have ended: their segments need not be logged any more.
+        ended: Vec<SocketAddr>,
+    },
+    /// The connections of these clients have moved here, and the primary logs their segments. From now on all their segments pass the
+    /// primary: a client's before it reaches the socket, the socket's before it reaches the client.
+    Reverse {
         /// The clients.
         clients: Vec<SocketAddr>,
     },

@@ -271,6 +271,11 @@ impl Exports {
         self.finish(|_| true, outcome);
     }
 
+    /// Ends the wait for the snapshots of all connections but those for which `stays` holds.
+    pub fn finish_unless(&mut self, stays: impl Fn(&SocketAddr) -> bool, outcome: &ExportOutcome) {
+        self.finish(|export| !stays(&export.client), outcome);
+    }
+
     /// The connections of `clients` have moved to the other node.
     pub fn finish_moved(&mut self, clients: &[SocketAddr]) {
         self.finish(|export| clients.contains(&export.client), &ExportOutcome::Moved);

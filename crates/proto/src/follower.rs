@@ -29,6 +29,16 @@ pub enum RestartPolicy {
     Snapshot,
 }
 
+impl RestartPolicy {
+    /// Whether a connection that began before the log can be learnt, that is, be protected from some later moment on.
+    pub const fn learns(self) -> bool {
+        match self {
+            Self::Http | Self::Snapshot => true,
+            Self::Replica | Self::Replay => false,
+        }
+    }
+}
+
 impl fmt::Display for RestartPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

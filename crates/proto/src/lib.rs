@@ -32,6 +32,7 @@ pub mod path;
 pub mod pause;
 pub mod rate;
 pub mod restart;
+mod reversal;
 pub mod role;
 pub mod sctp;
 pub mod seq;

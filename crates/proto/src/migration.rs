@@ -74,6 +74,10 @@ pub struct MigrationOffer {
     pub client: SocketAddr,
     /// The primary has destroyed its socket: the connection is the backup's.
     pub is_released: bool,
+    /// The primary will log the connection's segments, so the backup must lead them through the primary (`proto::reversal`). A sender whose
+    /// version does not know this field does not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reverses: bool,
 }
 
 /// What the backup says about an offer.
@@ -182,6 +186,7 @@ impl OutgoingMigrations {
             number,
             client: offer.client,
             is_released: offer.is_released,
+            reverses: false,
         };
         self.offers.iter().map(offer).collect()
     }
@@ -404,6 +409,8 @@ pub struct HeardOffers {
     pub withdrawn: Vec<SocketAddr>,
     /// Connections that the primary has released.
     pub released: Vec<SocketAddr>,
+    /// Those of them that are to be reversed.
+    pub reversing: Vec<SocketAddr>,
 }
 
 impl IncomingMigrations {
@@ -422,6 +429,7 @@ impl IncomingMigrations {
             number,
             client,
             is_released,
+            reverses,
         } in offers.iter().take(OFFERS_MAX)
         {
             // An agent that hears of a released connection first has not prepared it, an earlier agent has.
@@ -441,6 +449,7 @@ impl IncomingMigrations {
             }
             if known.phase != was {
                 heard.released.push(client);
+                heard.reversing.extend(reverses.then_some(client));
             }
         }
         heard

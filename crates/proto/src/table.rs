@@ -61,7 +61,7 @@ pub struct Table {
     learner: Learner,
     /// Learnt connections; some of them may have been proved since.
     on_probation: Vec<ConnectionId>,
-    /// All packets of the service pass this node, so connections that are older than the log can be learnt.
+    /// All packets of the connections in question pass this node, so connections that are older than the log can be learnt.
     is_wire: bool,
     /// Connections that ended without a packet that shows the end.
     gone: Vec<ConnectionId>,
@@ -199,8 +199,8 @@ impl Table {
         TableChange::Handshake
     }
 
-    /// Forgets the client's earlier connections, because the client begins a new one.
-    fn begin_anew(&mut self, client: SocketAddr) {
+    /// Forgets the client's earlier connections, because the client begins a new one, or because this node knows nothing of its present one.
+    pub(crate) fn begin_anew(&mut self, client: SocketAddr) {
         if let Some(old) = self.find(client) {
             self.discard(old);
         }

@@ -276,18 +276,40 @@ impl Takeover {
     /// Begins the takeover of the whole service: the gate is closed, and the log must be read to its end. If the takeover of a dead
     /// worker's connections is under way (`adoption`), its remaining steps follow and are not planned again.
     pub(crate) fn begin(now: Instant, adoption: Option<Self>) -> Self {
+        let mut takeover = Self::declared(now, Scope::Service);
+        takeover.adopt(adoption);
+        takeover
+    }
+
+    /// Begins the takeover of the connections of `clients`, which have lived on the other node. If some of them are moving here
+    /// (`adoption`), their remaining steps follow and are not planned again.
+    pub(crate) fn begin_reversed(
+        now: Instant,
+        mut clients: Vec<SocketAddr>,
+        adoption: Option<Self>,
+        actions: &mut VecDeque<ServiceAction>,
+    ) -> Self {
+        if let Some(Scope::Migration(moving)) = adoption.as_ref().map(|adoption| &adoption.scope) {
+            clients.extend(moving);
+            clients.sort_unstable();
+            clients.dedup();
+        }
+        let mut takeover = Self::begin_for(now, clients, actions);
+        takeover.adopt(adoption);
+        takeover
+    }
+
+    fn adopt(&mut self, adoption: Option<Self>) {
         let connection = |(step, _): &(ServiceAction, Urgency)| match *step {
             ServiceAction::HandOver { connection } => Some(connection),
             _ => None,
         };
-        let mut takeover = Self::declared(now, Scope::Service);
         if let Some(mut adoption) = adoption {
             adoption.release_all();
-            takeover.begun = adoption.steps.iter().filter_map(connection).collect();
-            takeover.steps.extend(adoption.steps);
-            (takeover.refusals, takeover.live) = (adoption.refusals, adoption.live);
+            self.begun = adoption.steps.iter().filter_map(connection).collect();
+            self.steps.extend(adoption.steps);
+            (self.refusals, self.live) = (adoption.refusals, adoption.live);
         }
-        takeover
     }
 
     /// Begins the takeover of the connections of `clients` only.

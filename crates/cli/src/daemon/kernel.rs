@@ -190,6 +190,14 @@ impl LinuxKernel {
             .find_map(|(index, service)| (service.vip == vip).then_some(index))
     }
 
+    /// The service at `vip`, if this node is its primary, or has connections that the primary follows.
+    fn has_some_of(&self, node: &Node, vip: SocketAddr) -> Option<ServiceIndex> {
+        let reversed = self
+            .service_at(vip)
+            .filter(|&service| node.service(service).has_reversed_here());
+        self.served_at(node, vip).or(reversed)
+    }
+
     /// The service at `vip`, if this node is its primary. Only a primary's kernel has all of the service's connections.
     fn served_at(&self, node: &Node, vip: SocketAddr) -> Option<ServiceIndex> {
         let is_primary = |service: &ServiceIndex| node.service(*service).role() == Role::Primary;
@@ -198,7 +206,7 @@ impl LinuxKernel {
 
     /// Looks up what this node's kernel knows of the connections of `clients`, for the peer's wire.
     pub fn look_up(&self, node: &Node, vip: SocketAddr, clients: &[SocketAddr]) -> Option<Vec<ClientTerms>> {
-        self.served_at(node, vip)?;
+        self.has_some_of(node, vip)?;
         let clients = &clients[..clients.len().min(QUESTION_MAX)];
         linux::network::sockets::terms(vip, clients)
             .inspect_err(|error| tracing::warn!(%error, "cannot look up older connections for the peer"))
@@ -400,8 +408,21 @@ impl Kernel for LinuxKernel {
     }
 
     fn give_back(&mut self, service: ServiceIndex, client: SocketAddr) {
-        if let Err(error) = self.wire.forget_clients(service, &[client]) {
-            tracing::error!(%error, %client, "the client's packets do not reach the primary, which keeps its connection");
+        if let Err(error) = self.wire.give_back(service, &[client]) {
+            tracing::error!(%error, %client, "the client's packets do not reach the other node, which keeps its connection");
+        }
+    }
+
+    fn log_reversed(&mut self, service: ServiceIndex, clients: &[SocketAddr], ended: &[SocketAddr]) {
+        let told = self.wire.forget_clients(service, ended);
+        if let Err(error) = told.and_then(|()| self.wire.log_reversed(service, clients)) {
+            tracing::error!(%error, vip = %self.vip(service), "connections that move to the backup will not be protected");
+        }
+    }
+
+    fn reverse(&mut self, service: ServiceIndex, clients: &[SocketAddr]) {
+        if let Err(error) = self.wire.reverse(service, clients) {
+            tracing::error!(%error, vip = %self.vip(service), "connections that have moved here are not protected");
         }
     }
 
@@ -416,6 +437,11 @@ impl Kernel for LinuxKernel {
             Err(error) => {
                 tracing::error!(%error, %vip, "cannot destroy the sockets of connections that have moved")
             }
+        }
+        if self.wire.gate(service).0 == Gate::Wire
+            && let Err(error) = self.wire.forget_clients(service, clients)
+        {
+            tracing::error!(%error, %vip, "packets of connections that have moved back do not pass");
         }
     }
 

@@ -115,6 +115,8 @@ fn found_of(config: &Config, wire: &Wire, index: ServiceIndex) -> proto::service
             .filter(|_| config.arbiter == config::ArbiterSettings::FailStop),
         seen: Instant::from_nanos(wire.agent_seen()),
         taken: wire.held(index),
+        reversed_here: wire.reversed_here(index),
+        reversed_there: wire.reversed_there(index),
         orphans: wire.dying(index),
     }
 }

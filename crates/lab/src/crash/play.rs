@@ -3,16 +3,19 @@
 use std::time::{Duration, Instant as Deadline};
 
 use anyhow::{Result, bail};
+use proto::Instant;
 
 use super::facts::{LogAtFault, RunFacts};
 use super::random::RandomReplies;
 use crate::client::{ClientEvent, ClientProcess};
 use crate::clock::{ClockOffset, monotonic};
+use crate::node::ReportedStatus;
 use crate::pair::aftermath::follow;
 use crate::pair::clients::{begin, finish, measure};
 use crate::pair::expect::{changes, expectations};
-use crate::pair::inject::inject;
+use crate::pair::inject::{inject, migrate};
 use crate::pair::judged::JudgedRun;
+use crate::pair::testbed::Testbed;
 use crate::pair::work::{Moment, Work};
 use crate::pair::{PairOptions, PolicyOption};
 use crate::run::LabRun;
@@ -41,6 +44,13 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
     let log = at_limit.map(|at_limit| LogAtFault::wait(&testbed, at_limit));
     let log = log.transpose()?;
     let epoch = testbed.epoch();
+    let mut problems = Vec::new();
+    let moved_at = if options.fault.follows_a_move() {
+        run.step("move");
+        Some(move_away(&testbed, options, &mut problems)?)
+    } else {
+        None
+    };
     run.step("fault");
     let fault_at = inject(&testbed, options, target)?;
     measure(&mut client, fault_at, STALL_WINDOW)?;
@@ -50,6 +60,8 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
         fault_at.since(flowing_at).saturating_sub(FAULT_MARGIN),
     )?;
     let mut aftermath = follow(&mut testbed, options, target, (fault_at, epoch), run)?;
+    aftermath.moved_at.extend(moved_at);
+    aftermath.problems.extend(problems);
     if let Some(second_at) = aftermath.second_at {
         measure(&mut client, second_at, STALL_WINDOW)?;
     }
@@ -85,6 +97,15 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
         clock,
         judged,
     })
+}
+
+/// Moves all connections from node a to node b, and waits until node a protects them there. Returns the time just before the order.
+fn move_away(testbed: &Testbed, options: &PairOptions, problems: &mut Vec<String>) -> Result<Instant> {
+    let moved_at = migrate(testbed, 0)?;
+    let all = u64::from(options.connections);
+    let protects = |status: &ReportedStatus| status.protected() >= all;
+    testbed.wait_for(0, "protect the connections that have moved", protects, problems)?;
+    Ok(moved_at)
 }
 
 /// Waits until `moment`. The clients must not end before it.

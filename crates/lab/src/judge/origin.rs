@@ -2,7 +2,8 @@
 //!
 //! A segment's *origin* is the node whose TCP made the segment. Its *sender* is the node that sent it to the router. If the sender had got
 //! the same segment from the other node shortly before, the sender only passed it on, and the other node is the origin. Otherwise the
-//! sender is also the origin. The origin is decided when the router's capture shows the segment, because a segment that is sent into a cut
+//! sender is also the origin. A node that serves a reversed connection (docs/migration.md) sends its segments to the other node first, gets
+//! them back, and then sends them to the router: this node is the origin. The origin is decided when the router's capture shows the segment, because a segment that is sent into a cut
 //! cable reaches no client.
 //!
 //! If clients may be slowed (`at_limit = "slow"`), the wire makes the windows in the other node's segments smaller. Later the wire opens
@@ -26,6 +27,10 @@ pub struct OriginTracker {
     incoming: [UnderWay; 2],
     /// For each node: the other node's segments that this node has sent on, and that the router has not seen yet.
     released: [UnderWay; 2],
+    /// For each node: its own segments that it has sent to the other node.
+    lent: [UnderWay; 2],
+    /// For each node: its own segments that came back from the other node and that it has sent on, and that the router has not seen yet.
+    returned: [UnderWay; 2],
     /// For each node: acknowledgements that came in from the other node. Used to recognise empty segments that repeat one of them.
     said: [UnderWay; 2],
 }
@@ -78,6 +83,8 @@ impl OriginTracker {
             may_slow: expected.may_slow,
             incoming: Default::default(),
             released: Default::default(),
+            lent: Default::default(),
+            returned: Default::default(),
             said: Default::default(),
         }
     }
@@ -93,11 +100,15 @@ impl OriginTracker {
                 if sender == Some(other) {
                     self.incoming[here].add(packet, Identity::of(packet));
                     self.said[here].add(packet, Identity::of_words(packet));
-                } else if sender == Some(here)
-                    && packet.destination_mac != self.macs[other]
-                    && self.incoming[here].take(packet, self.may_slow)
-                {
-                    self.released[here].add(packet, Identity::of(packet));
+                } else if sender == Some(here) && packet.destination_mac == self.macs[other] {
+                    self.lent[here].add(packet, Identity::of(packet));
+                } else if sender == Some(here) && self.incoming[here].take(packet, self.may_slow) {
+                    let on_its_way = if self.lent[here].take(packet, false) {
+                        &mut self.returned[here]
+                    } else {
+                        &mut self.released[here]
+                    };
+                    on_its_way.add(packet, Identity::of(packet));
                 }
                 None
             }
@@ -105,7 +116,8 @@ impl OriginTracker {
                 let Some(sender) = sender else {
                     return Some(SegmentOrigin::Stranger);
                 };
-                let is_released = self.released[sender].take(packet, self.may_slow);
+                let is_returned = self.returned[sender].take(packet, false);
+                let is_released = !is_returned && self.released[sender].take(packet, self.may_slow);
                 let may_be_update = self.may_slow && !is_released && packet.is_empty_acknowledgement();
                 let is_said_again = may_be_update && self.said[sender].has(packet);
                 Some(SegmentOrigin::From {

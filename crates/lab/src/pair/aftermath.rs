@@ -35,7 +35,7 @@ pub struct Aftermath {
     #[serde(serialize_with = "as_optional_nanos")]
     pub deadly_at: Option<Instant>,
     /// When connections were ordered to move to node b, if they were.
-    pub moved_at: Option<Instant>,
+    pub moved_at: Vec<Instant>,
     /// When node a began to claim the address because its wire is gone, if node a did so.
     #[serde(serialize_with = "as_optional_nanos")]
     pub claimed_at: Option<Instant>,
@@ -72,7 +72,12 @@ pub fn follow(
             aftermath.deadly_at = Some(fault_at);
             aftermath.survive(testbed, sequel == Sequel::TakeoverOfSome)?;
         }
-        Sequel::Claim => aftermath.wait_for_claim(testbed)?,
+        Sequel::Claim => {
+            if options.fault.follows_a_move() {
+                aftermath.moved_at.push(fault_at);
+            }
+            aftermath.wait_for_claim(testbed)?;
+        }
         Sequel::Nothing => aftermath.recover(testbed, options, target)?,
         Sequel::AtMostOne => aftermath.settle(testbed)?,
     }
@@ -93,7 +98,7 @@ impl Aftermath {
         Self {
             fault_at,
             deadly_at: None,
-            moved_at: None,
+            moved_at: Vec::new(),
             claimed_at: None,
             second_at: None,
             takeovers: Vec::new(),
@@ -190,10 +195,11 @@ impl Aftermath {
                     .extend(bare.map(|hook| format!("{name} has put no filter back at its {hook}")));
             }
         }
-        if options.fault == CrashFault::Migrate {
-            self.moved_at = Some(self.fault_at);
+        if options.fault.moves_connections() {
+            self.moved_at.push(self.fault_at);
             let has_some = |status: &ReportedStatus| status.kept() > 0;
-            self.wait_for_role(testbed, 1, has_some, "relay the connections that have moved")?;
+            let to = 1 - target.nodes()[0];
+            self.wait_for_role(testbed, to, has_some, "relay the connections that have moved")?;
         }
         let loses_logs = !matches!(options.fault, CrashFault::FlushTc | CrashFault::Migrate);
         if loses_logs && options.then().is_some() {
@@ -276,6 +282,7 @@ impl Aftermath {
             | CrashFault::CutLink
             | CrashFault::FlushTc
             | CrashFault::Migrate
+            | CrashFault::MigrateBack
                 if let Some(then) = options.then() =>
             {
                 self.follow_by(testbed, then, options.returning)
@@ -307,6 +314,8 @@ impl Aftermath {
             | CrashFault::KillAgent
             | CrashFault::Upgrade
             | CrashFault::Migrate
+            | CrashFault::MigrateBack
+            | CrashFault::KillBackupAfterMigrate
             | CrashFault::FlushTc => Ok(()),
         }
     }

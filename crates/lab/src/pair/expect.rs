@@ -15,10 +15,12 @@ pub const BACKUP: usize = 1;
 
 /// The judge's expectations of `aftermath`. They leave open which node is the wire; see [`changes`].
 pub fn expectations(options: &PairOptions, aftermath: &Aftermath, clock: ClockOffset) -> Expectations {
-    let deadly = aftermath.moved_at.into_iter().chain(aftermath.deadly_at);
+    let deadly = aftermath.moved_at.iter().copied().chain(aftermath.deadly_at);
+    let mut deadly: Vec<_> = deadly.map(|at| clock.realtime_ns(at)).collect();
+    deadly.sort_unstable();
     Expectations {
         speaking: speaking(options),
-        ..of_service(options, deadly.map(|at| clock.realtime_ns(at)).collect())
+        ..of_service(options, deadly)
     }
 }
 
@@ -27,7 +29,7 @@ pub fn speaking(options: &PairOptions) -> Speaking {
     match options.fault {
         // The sockets of a dying process are closed one after the other.
         CrashFault::CrashWorker | CrashFault::KillServer => Speaking::ForEachConnection,
-        CrashFault::Migrate => Speaking::ForEachConnection, // the service's other connections stay
+        fault if fault.moves_connections() => Speaking::ForEachConnection, // the service's other connections stay
         _ if options.then_kill_server => Speaking::ForEachConnection,
         _ => Speaking::ForAll,
     }

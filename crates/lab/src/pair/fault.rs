@@ -46,6 +46,10 @@ pub enum CrashFault {
     Handover,
     /// Live connections move from the primary to its backup, at the operator's order. The service stays.
     Migrate,
+    /// Live connections, which had moved from the primary to its backup and are protected there, move back.
+    MigrateBack,
+    /// Live connections have moved from the primary to its backup. Then the backup's power goes off.
+    KillBackupAfterMigrate,
     /// A node is drained; later it takes part again.
     Drain,
     /// A node's tc filters and their qdisc are removed.
@@ -94,7 +98,9 @@ impl CrashFault {
             | Self::Migrate
             | Self::KillAgentAfterTakeover
             | Self::UpgradeAfterTakeover => &[CrashTarget::Primary],
-            Self::KillBackup | Self::CutBackup => &[CrashTarget::Backup],
+            Self::KillBackup | Self::CutBackup | Self::MigrateBack | Self::KillBackupAfterMigrate => {
+                &[CrashTarget::Backup]
+            }
             Self::CutServicePath
             | Self::CutLink
             | Self::RebootRace
@@ -138,7 +144,7 @@ impl CrashFault {
             | Self::KillAgentAfterTakeover
             | Self::UpgradeAfterTakeover => Sequel::Takeover,
             Self::CrashWorker => Sequel::TakeoverOfSome,
-            Self::KillBackup | Self::CutBackup => Sequel::Claim,
+            Self::KillBackup | Self::KillBackupAfterMigrate | Self::CutBackup => Sequel::Claim,
             Self::RebootRace | Self::Stop | Self::Drain if target == CrashTarget::Backup => Sequel::Claim,
             Self::RebootRace | Self::Stop | Self::Drain | Self::Handover => Sequel::Takeover,
             Self::KillApplication
@@ -146,8 +152,19 @@ impl CrashFault {
             | Self::Upgrade
             | Self::FlushTc
             | Self::CutLink
-            | Self::Migrate => Sequel::Nothing,
+            | Self::Migrate
+            | Self::MigrateBack => Sequel::Nothing,
         }
+    }
+
+    /// Whether connections have moved from the primary to its backup before the fault.
+    pub fn follows_a_move(self) -> bool {
+        matches!(self, Self::MigrateBack | Self::KillBackupAfterMigrate)
+    }
+
+    /// Whether connections change their node one by one.
+    pub fn moves_connections(self) -> bool {
+        self == Self::Migrate || self.follows_a_move()
     }
 
     /// Whether the fault cuts a living node off, so that the node's path is lost.

@@ -36,6 +36,7 @@ pub fn inject(testbed: &Testbed, options: &PairOptions, target: CrashTarget) -> 
         | CrashFault::KillAgentAfterTakeover
         | CrashFault::UpgradeAfterTakeover
         | CrashFault::KillBackup
+        | CrashFault::KillBackupAfterMigrate
         | CrashFault::RebootRace => power_off(testbed, first, returning),
         CrashFault::LinkDown | CrashFault::CutBackup => {
             let moment = monotonic();
@@ -68,7 +69,7 @@ pub fn inject(testbed: &Testbed, options: &PairOptions, target: CrashTarget) -> 
             Ok(moment)
         }
         CrashFault::Handover | CrashFault::Drain => by_plan(testbed, options.fault, first),
-        CrashFault::Migrate => migrate(testbed, first),
+        CrashFault::Migrate | CrashFault::MigrateBack => migrate(testbed, first),
         CrashFault::FlushTc => flush_tc(testbed, target),
     }
 }
@@ -119,12 +120,11 @@ pub fn by_plan(testbed: &Testbed, fault: CrashFault, index: usize) -> Result<Ins
     Ok(moment)
 }
 
-/// Orders all connections to move from the primary, node `index`, to the backup, and waits until they have. Returns the time just before the
-/// order.
+/// Orders all connections to move from node `index` to the other node, and waits until they have. Returns the time just before the order.
 ///
 /// # Errors
 /// If the command fails, or if a connection stays.
-fn migrate(testbed: &Testbed, index: usize) -> Result<Instant> {
+pub fn migrate(testbed: &Testbed, index: usize) -> Result<Instant> {
     let (service, names) = (&testbed.pair.service_name, &testbed.pair.names);
     let (from, to) = (&names[index], &names[1 - index]);
     let moment = monotonic();

@@ -304,7 +304,7 @@ impl PairOptions {
             CommitMode::Pr if self.log.at_limit == Some(AtLimitOption::Slow) => {
                 wrong("--mode pr does not go with --at-limit slow")
             }
-            CommitMode::Pr if self.fault == CrashFault::Migrate => {
+            CommitMode::Pr if self.fault.moves_connections() => {
                 wrong("--mode pr does not go with --fault migrate")
             }
             CommitMode::Prs | CommitMode::Pr => Ok(()),
@@ -345,6 +345,9 @@ impl PairOptions {
             (PolicyOption::Replica | PolicyOption::Replay, WorkloadOption::Post) => {
                 Some("not applicable: the server speaks no HTTP; see --workload upload")
             }
+            (PolicyOption::Replica | PolicyOption::Replay, _) if self.fault.follows_a_move() => Some(
+                "not applicable: with this policy, a connection that has moved to the backup is not protected there",
+            ),
             _ => self.fault.exception(self.application()),
         }
     }

@@ -162,6 +162,10 @@ pub(super) const HELD_UNDECIDED: u32 = 1;
 pub(super) const HELD_DECIDED: u32 = 2;
 /// `HELD_RESERVED`.
 pub(super) const HELD_RESERVED: u32 = 3;
+/// `HELD_VIA_PEER`.
+pub(super) const HELD_VIA_PEER: u32 = 4;
+/// `HELD_LOGGED`.
+pub(super) const HELD_LOGGED: u32 = 5;
 
 /// A `struct death_record`: a dying process has released a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use memmap2::MmapOptions;
 use proto::action::Gate;
 
 use super::Wire;
-use super::abi::{ClientKey, HELD_DECIDED, HELD_RESERVED, HELD_UNDECIDED};
+use super::abi::{ClientKey, HELD_DECIDED, HELD_LOGGED, HELD_RESERVED, HELD_UNDECIDED, HELD_VIA_PEER};
 use super::client_bits::Undecided;
 use super::{WireError, WireStep};
 
@@ -63,13 +63,17 @@ impl Wire {
 
     /// Marks the connections of these clients as decided: a connection that was restored here stays on this node until it ends, and the
     /// client's next connection is an ordinary one. At [`Gate::Takeover`], the whole service was taken over, and the wire instead forgets
-    /// all undecided clients of the service.
+    /// all undecided clients of the service. At other gates, all connections are local, and the wire forgets these clients.
     ///
     /// # Errors
     /// The kernel's error.
     pub fn settle(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
-        if self.gate(index).0 != Gate::Takeover {
-            return self.tell(index, clients, HELD_DECIDED);
+        match self.gate(index).0 {
+            Gate::Takeover => {}
+            Gate::Wire => return self.tell(index, clients, HELD_DECIDED),
+            Gate::Off | Gate::Sole | Gate::Primary | Gate::Mute => {
+                return self.forget_clients(index, clients);
+            }
         }
         self.undecided.forget(index);
         if self.has_told(index) {
@@ -79,8 +83,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Reserves the connections of these clients, which are to move here from a living primary: nothing passes on them any more, until
-    /// [`hold`](Self::hold) or [`forget_clients`](Self::forget_clients).
+    /// Reserves the connections of these clients, which are to move here from a living node: nothing passes on them any more, until
+    /// [`hold`](Self::hold) or [`give_back`](Self::give_back).
     ///
     /// # Errors
     /// The kernel's error. Then none of the connections is reserved.
@@ -88,17 +92,79 @@ impl Wire {
         self.set_holds(index, HOLDS_SOME);
         let told = self.tell(index, clients, HELD_RESERVED);
         if told.is_err() {
-            self.forget_clients(index, clients)?;
+            self.give_back(index, clients)?;
         }
         told
     }
 
-    /// The clients of a service in the map `held`, except those whose connection the primary may still keep.
+    /// The connections of these clients, which were reserved, stay with the other node. What this node did with their segments before, it does
+    /// again: the backup passes them to the primary, and the primary logs a reversed connection's segments.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn give_back(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
+        match self.gate(index).0 {
+            Gate::Primary => self.tell(index, clients, HELD_LOGGED),
+            _ => self.forget_clients(index, clients),
+        }
+    }
+
+    /// The connections of these clients are about to move from this primary to its backup: logs their segments, and sends them on.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn log_reversed(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
+        self.set_holds(index, HOLDS_SOME);
+        self.tell(index, clients, HELD_LOGGED)
+    }
+
+    /// The connections of these clients have moved here: leads their segments through the primary, which logs them. Skips clients that have
+    /// begun another connection since.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn reverse(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
+        let mut clients = clients.iter();
+        clients.try_for_each(|&client| {
+            self.change_held(&ClientKey::new(client, index).to_bytes(), HELD_VIA_PEER)
+        })
+    }
+
+    /// The clients of a service whose connections are here although this node is the wire, or are being decided.
     pub fn held(&self, index: u16) -> Vec<SocketAddr> {
-        let is_reserved = |key: &[u8]| self.held_value(key) == Some(HELD_RESERVED);
+        self.held_as(index, &[HELD_UNDECIDED, HELD_DECIDED, HELD_VIA_PEER])
+    }
+
+    /// The clients of a service whose connections are here, and whose segments pass the primary.
+    pub fn reversed_here(&self, index: u16) -> Vec<SocketAddr> {
+        self.held_as(index, &[HELD_VIA_PEER])
+    }
+
+    /// The clients of a service whose connections are on the backup, and whose segments this node, the primary, logs.
+    pub fn reversed_there(&self, index: u16) -> Vec<SocketAddr> {
+        self.held_as(index, &[HELD_LOGGED])
+    }
+
+    fn held_as(&self, index: u16, values: &[u32]) -> Vec<SocketAddr> {
         let mut clients = self.clients_in("held", index);
-        clients.retain(|&client| !is_reserved(&ClientKey::new(client, index).to_bytes()));
+        clients.retain(|&client| {
+            let value = self.held_value(&ClientKey::new(client, index).to_bytes());
+            value.is_some_and(|value| values.contains(&value))
+        });
         clients
+    }
+
+    /// Changes an entry of the map `held`, if it is still there.
+    fn change_held(&self, key: &[u8], value: u32) -> Result<(), WireError> {
+        match self
+            .map("held")
+            .update(key, &value.to_ne_bytes(), MapFlags::EXIST)
+        {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+                Err(error).step(|| "telling the wire what becomes of a held connection".into())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn held_value(&self, key: &[u8]) -> Option<u32> {
@@ -114,22 +180,21 @@ impl Wire {
         self.delete_clients("held", index, clients)
     }
 
-    /// Marks all connections as decided. A dead agent left connections undecided, and nobody will decide them any more. Connections that
-    /// it had only reserved are the primary's again.
+    /// Marks all connections as decided, except reversed ones. A dead agent left connections undecided, and nobody will decide them any more.
+    /// Connections that it had only reserved are the other node's again.
     pub(super) fn settle_for_the_dead(&self, services: u16) -> Result<(), WireError> {
         self.undecided.clear();
         let map = self.map("held");
         let keys: Vec<_> = map.keys().collect();
         for key in keys {
-            if self.held_value(&key) == Some(HELD_RESERVED) {
-                self.delete_key("held", &key)?;
-                continue;
-            }
-            let known = map.update(&key, &HELD_DECIDED.to_ne_bytes(), MapFlags::EXIST);
-            if let Err(error) = known
-                && error.kind() != libbpf_rs::ErrorKind::NotFound
-            {
-                return Err(error).step(|| "marking a dead agent's held connections as decided".into());
+            let index = key.last_chunk().map_or(0, |index| u16::from_ne_bytes(*index));
+            let is_behind = self.gate(index).0 == Gate::Primary;
+            match self.held_value(&key) {
+                Some(HELD_RESERVED) if is_behind => self.change_held(&key, HELD_LOGGED)?,
+                Some(HELD_RESERVED) => self.delete_key("held", &key)?,
+                Some(HELD_UNDECIDED) if is_behind => self.delete_key("held", &key)?,
+                Some(HELD_UNDECIDED) => self.change_held(&key, HELD_DECIDED)?,
+                _ => {}
             }
         }
         self.told.store(u64::MAX, Ordering::Relaxed);

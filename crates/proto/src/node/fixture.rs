@@ -33,6 +33,8 @@ impl InheritedService {
             doubted: None,
             seen: Instant::ZERO,
             taken: Vec::new(),
+            reversed_here: Vec::new(),
+            reversed_there: Vec::new(),
             orphans: Vec::new(),
         }
     }

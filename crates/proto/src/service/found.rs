@@ -29,6 +29,12 @@ pub struct InheritedService {
     pub seen: Instant,
     /// Clients whose latest connection was taken over by that agent, although it did not take over the service.
     pub taken: Vec<SocketAddr>,
+    /// Those of them whose segments pass the primary's log (docs/migration.md).
+    #[serde(default)]
+    pub reversed_here: Vec<SocketAddr>,
+    /// Clients whose connections live on the backup although this node is the primary, so that this node logs their segments.
+    #[serde(default)]
+    pub reversed_there: Vec<SocketAddr>,
     /// Clients whose connections lost their process on this node, and were not adopted by the peer as far as that agent knew. This node's
     /// kernel has remembered them.
     pub orphans: Vec<SocketAddr>,

@@ -19,16 +19,34 @@ impl Service {
         let refusal = self.cannot_hand_over(peer, now);
         match self.role() {
             Role::Primary => refusal,
+            Role::Backup if self.reversed.has_here() => refusal,
             role if role.may_speak() => refusal.or(Some(OrderRefusal::NotPrimary)),
             _ => Some(OrderRefusal::NotPrimary),
         }
     }
 
-    /// The operator wants the connections of `clients` to move to the backup before `until`. Those that have not moved by then stay.
-    pub(super) fn on_migrate(&mut self, now: Instant, clients: Vec<SocketAddr>, until: Instant) {
-        if self.role() == Role::Primary {
-            self.outgoing.order(clients, until);
-            self.tell_peer(now);
+    /// The operator wants the connections of `clients` to move to the other node before `until`. Those that have not moved by then stay.
+    pub(super) fn on_migrate(&mut self, now: Instant, mut clients: Vec<SocketAddr>, until: Instant) {
+        match self.role() {
+            Role::Primary => {}
+            Role::Backup => clients.retain(|client| self.reversed.is_here(client)),
+            _ => return,
+        }
+        self.outgoing.order(clients, until);
+        self.tell_peer(now);
+    }
+
+    /// Whether connections that move from this node, the primary, go on passing its log.
+    fn reverses(&self) -> bool {
+        self.role() == Role::Primary && self.table.config().policy.learns()
+    }
+
+    /// Whether this node logs segments of the service's connections: all of them, or the reversed ones.
+    pub(super) fn follows(&self) -> bool {
+        match self.role() {
+            Role::Backup => true,
+            Role::Primary | Role::Claiming => self.reversed.has_there(),
+            _ => false,
         }
     }
 
@@ -39,8 +57,10 @@ impl Service {
 
     /// What a heartbeat says of this service's migrations.
     pub(crate) fn migration_beat(&self) -> MigrationBeat {
+        let (mut offers, reverses) = (self.outgoing.offers(), self.reverses());
+        offers.iter_mut().for_each(|offer| offer.reverses = reverses);
         MigrationBeat {
-            offers: self.outgoing.offers(),
+            offers,
             answers: self.incoming.answers(),
         }
     }
@@ -51,16 +71,16 @@ impl Service {
         }
     }
 
-    /// Takes what the peer says of migrations. Offers and answers count only between a primary and its backup.
+    /// Takes what the peer says of migrations. Offers and answers count only between a primary and its backup. The backup offers reversed
+    /// connections, which are to move back.
     pub(super) fn hear_of_migrations(&mut self, now: Instant, beat: &ServiceBeat) {
         let Some(word) = &beat.migration else { return };
         if beat.epoch != self.standing.epoch() {
             return;
         }
-        match (self.role(), beat.role) {
-            (Role::Primary, Role::Backup) => self.on_answers(now, word),
-            (Role::Backup, Role::Primary) => self.on_offers(now, word),
-            _ => {}
+        if let (Role::Primary, Role::Backup) | (Role::Backup, Role::Primary) = (self.role(), beat.role) {
+            self.on_answers(now, word);
+            self.on_offers(now, word);
         }
     }
 
@@ -68,6 +88,7 @@ impl Service {
         let (clients, has_changed) = self.outgoing.on_answers(&word.answers);
         if !clients.is_empty() {
             self.exports.finish_moved(&clients);
+            self.let_go(&clients);
             self.actions.push_back(ServiceAction::Release { clients });
             self.send_snapshots(now);
         }
@@ -76,10 +97,31 @@ impl Service {
         }
     }
 
+    /// These connections leave this node: the other node is about to have them. If this node is their wire from now on, it begins to follow
+    /// them before their sockets are destroyed.
+    fn let_go(&mut self, clients: &[SocketAddr]) {
+        for &client in clients {
+            self.orphans.forget_taken(&client);
+            self.table.begin_anew(client);
+        }
+        self.reversed.forget(clients);
+        if !self.reverses() {
+            return;
+        }
+        let table = &self.table;
+        let is_open = |client| table.find(client).is_some() || table.is_older(client);
+        let ended = self.reversed.follow(clients, is_open);
+        self.actions.push_back(ServiceAction::LogReversed {
+            clients: clients.to_vec(),
+            ended,
+        });
+    }
+
     fn on_offers(&mut self, now: Instant, word: &MigrationBeat) {
         let heard = self.incoming.hear(&word.offers);
         let has_news = !heard.released.is_empty();
         self.give_back(now, &heard.withdrawn);
+        self.reversed.expect(heard.reversing);
         self.take_released(now, heard.released);
         self.prepare_migrations(now);
         if has_news {
@@ -95,12 +137,16 @@ impl Service {
             match (connection, &mut self.takeover) {
                 (Some(connection), Some(takeover)) if takeover.may_give_back(client, connection) => {
                     takeover.release(connection);
-                    self.orphans.note_taken(client);
+                    match self.standing.role() {
+                        Role::Backup => self.orphans.note_taken(client),
+                        _ => self.reversed.forget(&[client]), // the connection is an ordinary one of this primary again
+                    }
                     held.push(client);
                 }
                 _ => ended.push(client), // the client has ended the connection meanwhile
             }
         }
+        self.reversed.forget(&ended);
         if !held.is_empty() {
             self.actions.push_back(ServiceAction::Hold { clients: held });
         }
@@ -112,7 +158,7 @@ impl Service {
 
     /// Reserves and prepares the offered connections that can move now, if no takeover is under way.
     pub(super) fn prepare_migrations(&mut self, now: Instant) {
-        if self.role() != Role::Backup || self.takeover.is_some() {
+        if !matches!(self.role(), Role::Primary | Role::Backup) || self.takeover.is_some() {
             return;
         }
         let obstacle = self.migration_obstacle();
@@ -122,7 +168,10 @@ impl Service {
                 return Err(why.to_owned());
             }
             let connection = table.find(client).and_then(|id| table.get(id));
-            connection.map_or(Err("the backup does not follow it".to_owned()), Connection::moves)
+            connection.map_or(
+                Err("the other node does not follow it".to_owned()),
+                Connection::moves,
+            )
         });
         if !clients.is_empty() {
             self.takeover = Some(Takeover::begin_migration(now, clients, &mut self.actions));
@@ -136,8 +185,8 @@ impl Service {
                 Some("lease_ms is 0, so no node may speak beside a living primary")
             }
             _ if self.config.table.sends_directly => Some("the service has commit = \"pr\""),
-            ApplicationState::Dead => Some("no process listens on the backup"),
-            ApplicationState::Hung => Some("the backup's application hangs"),
+            ApplicationState::Dead => Some("no process listens on the other node"),
+            ApplicationState::Hung => Some("the other node's application hangs"),
             ApplicationState::Alive => None,
         }
     }
@@ -202,8 +251,24 @@ impl Service {
         self.table.get(connection).map(Connection::client)
     }
 
-    /// The migrated connections live here.
+    /// The backup has none of the reversed connections any more, so this node takes them over. Those that were moving here are completed.
+    pub(super) fn take_reversed(&mut self, now: Instant) {
+        let clients = self.reversed.take_there();
+        let adoption = self.takeover.take_if(|takeover| takeover.is_migration());
+        self.incoming.clear();
+        if clients.is_empty() && adoption.is_none() {
+            return;
+        }
+        let takeover = Takeover::begin_reversed(now, clients, adoption, &mut self.actions);
+        self.takeover = Some(takeover);
+    }
+
+    /// The migrated connections live here. Those that are to be reversed pass the primary from now on.
     pub(super) fn report_migrated(&mut self, now: Instant, connections: usize) {
+        let clients = self.reversed.begin();
+        if !clients.is_empty() {
+            self.actions.push_back(ServiceAction::Reverse { clients });
+        }
         if connections > 0 {
             self.report(OperatorReport::Migrated { connections });
         }

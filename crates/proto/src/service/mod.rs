@@ -43,6 +43,7 @@ use crate::export::{ExportPlace, Exports, PartReceipt, SnapshotArrivals, Snapsho
 use crate::migration::{IncomingMigrations, OutgoingMigrations};
 use crate::orphans::ServiceOrphans;
 use crate::path::ServicePath;
+use crate::reversal::Reversed;
 use crate::role::{Role, RoleHistory};
 use crate::standing::{ArbiterVerdict, Standing, StandingConfig};
 use crate::state_sync::{StateSync, StateSyncEvent};
@@ -224,6 +225,8 @@ pub struct Service {
     outgoing: OutgoingMigrations,
     /// Connections that move to this node from the primary.
     incoming: IncomingMigrations,
+    /// Connections for which the two nodes' parts are exchanged.
+    reversed: Reversed,
     unfollowed: Unfollowed,
     sync: Option<StateSync>,
     /// Snapshots that this node sends, as the primary.
@@ -309,6 +312,15 @@ impl Service {
             orphans,
             outgoing: OutgoingMigrations::new(now, offers_max),
             incoming: IncomingMigrations::default(),
+            reversed: Reversed::new(
+                config.table.hash_seed,
+                found
+                    .into_iter()
+                    .flat_map(|found| found.reversed_here.iter().copied()),
+                found
+                    .into_iter()
+                    .flat_map(|found| found.reversed_there.iter().copied()),
+            ),
             unfollowed: Unfollowed::default(),
             sync: config.state_sync.map(StateSync::new),
             exports: Exports::new(now),

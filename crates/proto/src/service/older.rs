@@ -16,6 +16,9 @@ impl Service {
         table.distrust();
         table.forget_said();
         table.forget_handshakes();
+        if self.role() == Role::Primary {
+            return; // only reversed connections were logged, and their clients are known
+        }
         self.begin_census(now); // some connections may have begun unlogged
         self.tell_wire();
         self.sync(now, StateSyncEvent::Begin); // the replica's server lacks what passed unlogged
@@ -30,7 +33,7 @@ impl Service {
 
     /// Asks the primary about connections that are older than the log, if a question is due.
     pub(super) fn ask_about_older(&mut self, now: Instant) {
-        self.table.set_wire(self.role() == Role::Backup);
+        self.table.set_wire(self.follows());
         if let Some(query) = self.table.poll_census(now) {
             self.actions.push_back(ServiceAction::AskAll { query });
         }
@@ -41,7 +44,7 @@ impl Service {
 
     /// A page of the primary's connections, as [`ServiceAction::AskAll`] asked. Call this after reading the log.
     pub(super) fn on_page(&mut self, now: Instant, page: CensusPage) {
-        self.table.set_wire(self.role() == Role::Backup);
+        self.table.set_wire(self.follows());
         self.table.on_page(page);
         self.ask_about_older(now);
     }
@@ -61,7 +64,7 @@ impl Service {
     /// The answer to [`ServiceAction::Ask`]: the terms of some connections, from the primary's kernel. Call this after
     /// reading the log.
     pub(super) fn on_told(&mut self, now: Instant, told: Vec<ClientTerms>) {
-        self.table.set_wire(self.role() == Role::Backup);
+        self.table.set_wire(self.follows());
         told.into_iter().for_each(|told| self.table.on_told(told));
         self.remove_ended(now);
         self.ask_about_older(now);

@@ -55,6 +55,7 @@ impl Service {
             self.orphans.forget_taken(client);
             self.table.forget_socket(*client);
         }
+        self.reversed.forget(clients);
     }
 
     /// Destroys the kernel's sockets of these connections. Their segments would contradict the node that goes on with the connections.

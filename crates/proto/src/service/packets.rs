@@ -47,7 +47,7 @@ impl Service {
         if is_wire && direction == Direction::In {
             self.path.on_client(now);
         }
-        self.table.set_wire(is_wire);
+        self.table.set_wire(self.follows());
         let missed = self.missed_by_replica(direction, &segment);
         self.hurry_speaker(direction, &segment);
         let change = self.table.on_packet(now, direction, &segment, source);
@@ -69,8 +69,14 @@ impl Service {
                 let answer = answer.map(|answer| answer.emit());
                 self.actions.extend(answer.map(ServiceAction::Transmit));
             }
+            // Only the client's old connection lives on the backup. The primary has the new one.
             TableChange::Handshake if direction == Direction::In => {
-                self.orphans.forget_taken(&segment.source); // only the client's old connection was adopted; the primary has the new one
+                self.orphans.forget_taken(&segment.source);
+                self.reversed.forget(&[segment.source]);
+                if !is_wire {
+                    self.table.begin_anew(segment.source);
+                    self.remove_ended(now);
+                }
             }
             TableChange::Ended(connection) => {
                 self.incoming.on_decided(match direction {

@@ -22,7 +22,11 @@ impl Service {
     /// primary may have gone on alone, and its application may execute the same requests.
     pub(super) fn is_mute(&self, now: Instant) -> bool {
         let is_over = |until: Instant| now >= until;
-        let takes_over = self.role() == Role::TakingOver || self.is_busy();
+        let takes_over = match self.role() {
+            Role::TakingOver => true,
+            Role::Sole => self.takeover.is_some(),
+            _ => self.is_busy(),
+        };
         takes_over && self.standing.until().is_some_and(is_over)
     }
 

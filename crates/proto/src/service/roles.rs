@@ -247,7 +247,7 @@ impl Service {
             self.destroy(lost);
             self.outgoing.give_up();
         }
-        if from == Role::Primary {
+        if matches!(from, Role::Primary | Role::Backup) {
             self.outgoing.withdraw();
         }
         if from == Role::Backup {
@@ -255,7 +255,12 @@ impl Service {
             self.sync(now, StateSyncEvent::Leave);
         }
         match to {
-            Role::Primary => self.serve(),
+            Role::Primary => {
+                self.serve();
+                if change.event == RoleEvent::PeerReturns {
+                    self.take_reversed(now);
+                }
+            }
             Role::Returning => self.offer(),
             Role::Backup => {
                 self.claim = Some(Claim::announcing(now));
@@ -271,6 +276,7 @@ impl Service {
             }
             Role::TakingOver => {
                 self.orphans.forget_all_taken(); // from now on this node answers for all connections
+                self.reversed.clear(); // those that live here go on without the detour
                 self.set_gate(Gate::Takeover);
                 // Ask now: until the arbiter has recorded the epoch, no other node can know that this node has spoken in it.
                 self.confirm(now);
@@ -285,9 +291,13 @@ impl Service {
                 if is_given {
                     self.actions.push_back(ServiceAction::TakeAddress);
                 }
+                self.take_reversed(now);
             }
             Role::Standby => self.stand_down(from.may_speak()),
-            Role::Sole if from == Role::Primary => self.set_gate(Gate::Sole),
+            Role::Sole if from == Role::Primary => {
+                self.set_gate(Gate::Sole);
+                self.take_reversed(now);
+            }
             Role::Sole | Role::Joining => {}
         }
         self.tell_role(now, from);
@@ -365,6 +375,8 @@ impl Service {
         self.claim = None;
         self.takeover = None;
         self.outgoing.give_up();
+        self.incoming.clear();
+        self.reversed.clear();
         self.orphans.clear(); // their sockets are destroyed with all others
         self.repeats.clear();
         self.set_gate(Gate::Mute);

@@ -27,20 +27,29 @@ impl Service {
     pub(super) fn send_snapshots(&mut self, now: Instant) {
         self.exports.handle_timeout(now);
         match self.role() {
-            Role::Primary => {
-                while let Some(part) = self.exports.poll_part(now) {
-                    self.actions.push_back(ServiceAction::SendPart(part));
-                }
-            }
+            Role::Primary => self.send_parts(now),
             Role::Joining | Role::Claiming | Role::TakingOver => {}
             Role::Sole => {
                 let why = "this node serves without a backup".to_owned();
                 self.exports.finish_all(&ExportOutcome::NotKept(why));
             }
-            Role::Returning | Role::Backup | Role::Standby => self.exports.finish_all(&ExportOutcome::Moved),
+            // Of a backup's connections, the primary follows the reversed ones.
+            Role::Backup => {
+                let reversed = &self.reversed;
+                self.exports
+                    .finish_unless(|client| reversed.is_here(client), &ExportOutcome::Moved);
+                self.send_parts(now);
+            }
+            Role::Returning | Role::Standby => self.exports.finish_all(&ExportOutcome::Moved),
         }
         while let Some((calls, outcome)) = self.exports.poll_outcome() {
             self.actions.push_back(ServiceAction::Exported { calls, outcome });
+        }
+    }
+
+    fn send_parts(&mut self, now: Instant) {
+        while let Some(part) = self.exports.poll_part(now) {
+            self.actions.push_back(ServiceAction::SendPart(part));
         }
     }
 
@@ -59,7 +68,7 @@ impl Service {
             arrived,
             standing,
         };
-        if self.role() != Role::Backup {
+        if !matches!(self.role(), Role::Primary | Role::Backup) || !self.follows() {
             self.arrivals.clear();
             return; // the primary's role or this one's is about to change, so the primary asks again or stops
         }

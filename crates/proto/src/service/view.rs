@@ -184,6 +184,16 @@ impl Service {
         self.unfollowed
     }
 
+    /// Number of connections for which the two nodes' parts are exchanged: their application is on the backup, and the primary logs them.
+    pub fn reversed(&self) -> usize {
+        self.reversed.len()
+    }
+
+    /// Whether connections live on this node although it is the backup, and the primary follows them.
+    pub fn has_reversed_here(&self) -> bool {
+        self.reversed.has_here()
+    }
+
     /// The peer's last report.
     pub fn peer_beat(&self) -> Option<&ServiceBeat> {
         self.peer.as_ref()
@@ -219,8 +229,8 @@ impl Service {
     /// Clients whose connections are older than the log of this node, and why these connections are not protected. Empty unless this node
     /// is the wire.
     pub fn older(&self, now: Instant) -> impl Iterator<Item = (SocketAddr, UnprotectedCause)> {
-        let is_wire = self.role() == Role::Backup;
-        self.table.older(now).filter(move |_| is_wire)
+        let follows = self.follows();
+        self.table.older(now).filter(move |_| follows)
     }
 
     /// Whether a change of role, a takeover or an adoption of orphans is under way. If the agent ended now, this work would be left half

@@ -9,7 +9,6 @@ use crate::census::{CensusPage, PageQuery};
 use crate::census::{ClientTerms, QUESTION_MAX};
 use crate::connection::{Connection, UnprotectedCause};
 use crate::export::ArrivedSnapshot;
-use crate::follower::RestartPolicy;
 use crate::packet::Segment;
 use crate::restart::snapshot::SnapshotStanding;
 
@@ -27,7 +26,12 @@ impl Table {
         })
     }
 
-    /// Sets whether all packets of the service pass this node.
+    /// Whether the client's connection is known to be older than the log.
+    pub(crate) fn is_older(&self, client: SocketAddr) -> bool {
+        self.older.contains(client)
+    }
+
+    /// Sets whether all packets of the service, or all packets of its reversed connections, pass this node.
     pub fn set_wire(&mut self, is_wire: bool) {
         if std::mem::replace(&mut self.is_wire, is_wire) && !is_wire {
             self.forget_said();
@@ -161,7 +165,7 @@ impl Table {
         let said = self.older.said(client);
         self.older.note(now, direction, client, segment);
         let policy = self.config.policy;
-        let learns = self.is_wire && matches!(policy, RestartPolicy::Http | RestartPolicy::Snapshot);
+        let learns = self.is_wire && policy.learns();
         let is_ready = learns && self.learner.on_segment(now, direction, client, segment, said);
         if self.is_wire && !learns && !self.older.contains(client) {
             self.learner.want(client, true); // so that the primary is asked whether it has a connection of this client

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use proto::packet::{Checksum, Segment};
 use proto::role::Role;
@@ -13,6 +14,10 @@ use super::ledger::{Most, ObservedBytes, ObservedCopy, PacketSpeaker, SegmentOff
 
 /// Maximum number of violations that are kept. Later violations are usually consequences of the first.
 const VIOLATIONS_MAX: usize = 20;
+
+/// Time after a connection has moved back in which its client's segments may reach the primary unlogged. They were on their way from the
+/// backup, which did not log them as long as it had the connection. Until its next restart point, nobody protects the connection.
+const RETURNS_FOR: Duration = Duration::from_secs(1);
 
 /// Watches one service.
 ///
@@ -106,6 +111,11 @@ pub(super) struct WatchedConnection {
     sockets: [bool; 2],
     /// Whether at some time no node could continue the connection.
     is_orphaned: bool,
+    /// Whether the connection's node once sent its segments through the other node. Then the log of the node that restores it next may lack
+    /// segments that other logs have.
+    was_reversed: bool,
+    /// Until when the client's segments may reach the primary unlogged ([`RETURNS_FOR`]).
+    returns_until: Instant,
     /// Sequence number of the output's first byte, as in the last SYN-ACK that a primary's stack has sent.
     offered: Option<Seq>,
     /// Value of `offered` at the moment when no node could continue the handshake any longer. This SYN-ACK may still reach the client.
@@ -150,6 +160,8 @@ impl WatchedConnection {
             heard: [None; 2],
             sockets: [false; 2],
             is_orphaned: false,
+            was_reversed: false,
+            returns_until: Instant::ZERO,
             offered: None,
             lost_offer: None,
             has_died: false,
@@ -458,6 +470,9 @@ impl Judge {
         for client in clients {
             if let Some(flow) = self.flows.get_mut(client) {
                 flow.sockets[node] = false;
+                if flow.voice.is_some_and(|voice| voice.node == node) {
+                    flow.silenced = None; // the connection may move back to the other node
+                }
                 flow.look_for_holders(self.is_wire, &self.copies);
             }
         }
@@ -495,6 +510,28 @@ impl Judge {
             && let Some(place) = flow.place(&segment)
         {
             flow.number(node, place, &segment);
+        }
+    }
+
+    /// From now on a node sends the segments of these clients' connections through the other node, which logs them. So they are not in the
+    /// node's own log.
+    pub(super) fn on_reversed(&mut self, node: usize, clients: &[SocketAddr]) {
+        for client in clients {
+            if let Some(flow) = self.flows.get_mut(client) {
+                flow.live_at = flow.live_at.filter(|at| *at != node);
+                flow.logs[node] = false;
+                flow.was_reversed = true;
+                flow.look_for_holders(self.is_wire, &self.copies);
+            }
+        }
+    }
+
+    /// A client's packet has reached the stack of a primary, after the wire has passed it on.
+    pub(super) fn on_passed(&mut self, packet: &[u8]) {
+        let source = self.parse(packet).map(|segment| segment.source);
+        let flow = source.and_then(|source| self.flows.get(&source));
+        if flow.is_some_and(|flow| self.now < flow.returns_until) {
+            self.note(Direction::In, packet);
         }
     }
 
@@ -680,7 +717,11 @@ impl Judge {
     /// From now on the restored socket of a client gets the client's packets.
     pub(super) fn on_ready(&mut self, client: SocketAddr) {
         if let Some(flow) = self.flows.get_mut(&client) {
-            flow.logged_before_ready = flow.input_in_time.contiguous as u64;
+            let logged = flow.input_in_time.contiguous as u64;
+            flow.logged_before_ready = if flow.was_reversed { 0 } else { logged };
+            if flow.was_reversed {
+                flow.returns_until = self.now + RETURNS_FOR;
+            }
         }
     }
 

@@ -213,6 +213,16 @@ impl Kernel for Machine {
 
     fn release(&mut self, _: ServiceIndex, clients: &[SocketAddr]) {
         self.release_sockets(clients);
+        self.wire.release(clients);
+    }
+
+    fn log_reversed(&mut self, _: ServiceIndex, clients: &[SocketAddr], ended: &[SocketAddr]) {
+        self.wire.log_reversed(clients, ended);
+    }
+
+    fn reverse(&mut self, _: ServiceIndex, clients: &[SocketAddr]) {
+        self.wire.reverse(clients);
+        self.judge.borrow_mut().on_reversed(self.config.number, clients);
     }
 
     fn settle(&mut self, _: ServiceIndex) {

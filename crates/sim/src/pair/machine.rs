@@ -414,6 +414,10 @@ impl Machine {
             Gate::Off | Gate::Mute => return None,
             Gate::Wire if is_raw && self.wire.is_update(&packet) => return Some(self.say_update(packet)),
             Gate::Wire if !self.wire.holds(segment.destination) => return None,
+            Gate::Wire if self.wire.is_via_peer(segment.destination) => {
+                return Some(Output::Transmit { port: PEER, packet });
+            }
+            Gate::Primary | Gate::Sole if self.wire.is_elsewhere(segment.destination) => return None,
             Gate::Primary if self.address == Address::Loopback && !self.is(Defect::BypassWire) => {
                 let packet = self.silence_death(packet)?;
                 self.judge.borrow_mut().on_offered(&packet);
@@ -455,9 +459,14 @@ impl Machine {
     }
 
     fn voice_of_primary(&self) -> PacketSpeaker {
+        Self::voice_behind(1 - self.config.number, self.wire.gate().1)
+    }
+
+    /// The voice of a node whose words pass the other node's log.
+    const fn voice_behind(node: usize, epoch: u64) -> PacketSpeaker {
         PacketSpeaker {
-            node: 1 - self.config.number,
-            epoch: self.wire.gate().1,
+            node,
+            epoch,
             is_alone: false,
             is_lent: false,
             is_outlasted: false,
@@ -494,7 +503,18 @@ impl Machine {
                     Direction::In => packet,
                     Direction::Out => self.wire.withhold(packet),
                 };
+                if gate == Gate::Primary && direction == Direction::Out {
+                    self.outputs.push_back(Output::Transmit { port: PEER, packet });
+                    drop(judge);
+                    self.agent.wake(now + self.config.nap);
+                    return;
+                }
                 judge.on_released(self.voice_of_primary(), direction, &packet);
+                self.outputs.push_back(Output::Transmit { port: out, packet });
+            }
+            Fate::Passed => {
+                let epoch = self.wire.gate().1;
+                judge.on_released(Self::voice_behind(number, epoch), direction, &packet);
                 self.outputs.push_back(Output::Transmit { port: out, packet });
             }
             Fate::Held => judge.on_logged(number, direction, &packet),
@@ -506,7 +526,10 @@ impl Machine {
                 self.outputs.push_back(Output::Transmit { port: PEER, packet });
             }
             Fate::Local if self.address != Address::Nowhere => {
-                if gate != Gate::Primary {
+                // A wire has logged what reaches a primary, or a reversed connection.
+                if gate == Gate::Primary {
+                    judge.on_passed(&packet);
+                } else if !self.wire.is_via_peer(segment.source) {
                     judge.on_taken(direction, &packet);
                 }
                 if segment.flags.syn && !self.is_server_dead {

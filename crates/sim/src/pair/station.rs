@@ -116,6 +116,7 @@ impl Station {
         let number = self.machine.agent.number + 1;
         config.incarnation = number;
         let (gate, epoch) = self.machine.wire.gate();
+        self.machine.wire.settle_for_the_dead();
         config.services[0].found = Some(InheritedService {
             gate,
             epoch,
@@ -132,10 +133,11 @@ impl Station {
                 self.machine.wire.agent_seen()
             },
             taken: self.machine.wire.held(),
+            reversed_here: self.machine.wire.reversed_here(),
+            reversed_there: self.machine.wire.reversed_there(),
             orphans: self.machine.remembered_orphans(),
         });
         self.machine.wire.forget_caps();
-        self.machine.wire.settle_for_the_dead();
         self.machine.agent = AgentThread::new(now, number);
         self.machine.turns_unaware = 0;
         self.core = core_of(&self.machine.config, config, now);
@@ -298,7 +300,9 @@ impl Station {
     fn hear(&mut self, now: Instant, word: AgentMessage) {
         match word {
             AgentMessage::Heartbeat(heartbeat) => self.hear_heartbeat(now, heartbeat),
-            AgentMessage::Ask(clients) if self.is_primary() => self.machine.look_up(now, clients),
+            AgentMessage::Ask(clients) if self.is_primary() || self.core.service(0).has_reversed_here() => {
+                self.machine.look_up(now, clients)
+            }
             AgentMessage::AskAll(query) if self.is_primary() => self.machine.list(now, query),
             AgentMessage::Ask(_) | AgentMessage::AskAll(_) => {}
             AgentMessage::Told(told) => self.core.handle(now, 0, ServiceInput::Told(told)),

@@ -167,6 +167,22 @@ impl SimPair {
         });
     }
 
+    /// The operator orders at `at` that these connections move back from the backup to the primary within `patience`.
+    pub fn migrate_back(
+        &mut self,
+        at: Instant,
+        connections: impl IntoIterator<Item = usize>,
+        patience: Duration,
+    ) {
+        let clients: Vec<_> = connections.into_iter().map(Self::client_of).collect();
+        let backup = self.backup;
+        self.world.at(at, move |world| {
+            world.with(backup, |backup: &mut Station, now| {
+                backup.order_migrate(now, clients, patience)
+            });
+        });
+    }
+
     /// Kills a worker of the primary at `at`. The worker serves the connections with these numbers.
     pub fn kill_worker(&mut self, at: Instant, connections: impl IntoIterator<Item = usize>) {
         let clients: Vec<_> = connections.into_iter().map(Self::client_of).collect();
@@ -293,6 +309,11 @@ impl SimPair {
     /// The ledger of executed requests.
     pub fn ledger(&self) -> Ref<'_, http::Ledger> {
         self.ledger.borrow()
+    }
+
+    /// The primary.
+    pub fn primary(&self) -> &Station {
+        self.world.node(self.primary)
     }
 
     /// The backup.

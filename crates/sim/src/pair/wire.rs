@@ -83,13 +83,16 @@ fn size_in_ring(record: &LoggedPacket) -> usize {
 /// Fate of a packet that came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// Logged, and sent on to the other side.
+    /// Logged, and sent on to the other side. A reversed connection's packet goes back to the backup.
     Released,
+    /// Logged by the peer, as a reversed connection's packet, and sent on to the client.
+    Passed,
     /// Goes to the local stack.
     Local,
     /// Sent on to the other side without being logged, because the log is full and the agent has been away for too long.
     Unlogged,
-    /// A packet that reached the primary past the wire. It is sent to the wire.
+    /// A packet that reached the primary past the wire. It is sent to the wire. Or a packet that a reversed connection's wire, the primary,
+    /// has to log first.
     Redirected,
     /// Logged, and sent to neither side.
     Held,
@@ -107,10 +110,24 @@ pub(super) enum WireSide {
 /// State of a connection that is no longer the primary's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HeldState {
-    /// Moves here from a living primary, or stays with it.
+    /// Moves here from a living node, or stays with it.
     Reserved,
     Undecided,
     Decided,
+    /// Reversed: lives here, on the backup. Its segments pass the primary first.
+    ViaPeer,
+    /// Reversed: lives on the backup. This node, the primary, logs its segments.
+    Logged,
+}
+
+impl HeldState {
+    /// Whether a connection lives on the other node, moves here, or is being decided, on a node whose other connections are all local.
+    const fn is_elsewhere(self) -> bool {
+        match self {
+            Self::Reserved | Self::Undecided | Self::Logged => true,
+            Self::Decided | Self::ViaPeer => false,
+        }
+    }
 }
 
 /// The wire of one service, with the state that the guard reads.
@@ -168,15 +185,23 @@ impl SimWire {
         if gate == self.gate {
             return;
         }
-        self.gate = gate;
+        let before = std::mem::replace(&mut self.gate, gate);
         self.is_told = false;
-        if gate != Gate::Takeover {
+        let goes_alone = gate == Gate::Sole && before == Gate::Primary; // reversed connections are yet to be taken over
+        if gate != Gate::Takeover && !goes_alone {
             self.held.clear();
         }
     }
 
     /// Marks all connections as decided, because an agent that died cannot decide them any more.
     pub fn settle_for_the_dead(&mut self) {
+        if self.gate == Gate::Primary {
+            let reserved = self
+                .held
+                .values_mut()
+                .filter(|held| **held == HeldState::Reserved);
+            reserved.for_each(|held| *held = HeldState::Logged); // the backup still has them
+        }
         self.held.retain(|_, held| *held != HeldState::Reserved); // the primary still has them
         self.settle();
         self.is_told |= self.gate == Gate::Takeover;
@@ -200,16 +225,67 @@ impl SimWire {
             .extend(clients.iter().map(|&client| (client, HeldState::Reserved)));
     }
 
-    /// Notes that this client's connection stays with the primary.
+    /// Notes that this client's connection stays with the other node.
     pub fn give_back(&mut self, client: SocketAddr) {
-        self.held.remove(&client);
+        if self.gate == Gate::Primary {
+            self.held.insert(client, HeldState::Logged);
+        } else {
+            self.held.remove(&client);
+        }
     }
 
-    /// The clients that are held, except those whose connection the primary may still have.
+    /// Notes that the connections of `clients` move to the backup, and that this node logs them. Forgets the `ended` ones.
+    pub fn log_reversed(&mut self, clients: &[SocketAddr], ended: &[SocketAddr]) {
+        self.held.retain(|client, _| !ended.contains(client));
+        self.held
+            .extend(clients.iter().map(|&client| (client, HeldState::Logged)));
+    }
+
+    /// Notes that the connections of `clients` live here, and that the primary logs them.
+    pub fn reverse(&mut self, clients: &[SocketAddr]) {
+        for client in clients {
+            self.held
+                .entry(*client)
+                .and_modify(|held| *held = HeldState::ViaPeer);
+        }
+    }
+
+    /// Notes that the connections of `clients` have moved away from this node.
+    pub fn release(&mut self, clients: &[SocketAddr]) {
+        if self.gate == Gate::Wire {
+            self.held.retain(|client, _| !clients.contains(client));
+        }
+    }
+
+    /// The clients whose connections are here although this node is the wire, or are being decided.
     pub fn held(&self) -> Vec<SocketAddr> {
-        let is_taken = |held: &HeldState| *held != HeldState::Reserved;
-        let held = self.held.iter().filter(|(_, held)| is_taken(held));
+        self.held_as(&[HeldState::Undecided, HeldState::Decided, HeldState::ViaPeer])
+    }
+
+    /// The clients whose connections are here, and whose segments pass the primary.
+    pub fn reversed_here(&self) -> Vec<SocketAddr> {
+        self.held_as(&[HeldState::ViaPeer])
+    }
+
+    /// The clients whose connections are on the backup, and whose segments this node logs.
+    pub fn reversed_there(&self) -> Vec<SocketAddr> {
+        self.held_as(&[HeldState::Logged])
+    }
+
+    fn held_as(&self, states: &[HeldState]) -> Vec<SocketAddr> {
+        let held = self.held.iter().filter(|(_, held)| states.contains(held));
         held.map(|(&client, _)| client).collect()
+    }
+
+    /// Whether the segments of this client's connection, which lives here, pass the primary.
+    pub fn is_via_peer(&self, client: SocketAddr) -> bool {
+        self.gate == Gate::Wire && self.held.get(&client) == Some(&HeldState::ViaPeer)
+    }
+
+    /// Whether this client's connection lives on the other node, so that the local stack must not speak for it.
+    pub fn is_elsewhere(&self, client: SocketAddr) -> bool {
+        let held = self.held.get(&client);
+        matches!(held, Some(HeldState::Logged | HeldState::Reserved)) && self.gate != Gate::Wire
     }
 
     /// Limits a client's window to `cap` from now on. With `None`, ends the limit.
@@ -257,8 +333,11 @@ impl SimWire {
         self.held.values().any(|held| *held == HeldState::Undecided)
     }
 
-    /// Notes that the connections of all held clients are decided.
+    /// Notes that the connections of all held clients are decided. On a node whose other connections are all local, they are like these.
     pub fn settle(&mut self) {
+        if matches!(self.gate, Gate::Primary | Gate::Sole) {
+            self.held.retain(|_, held| *held != HeldState::Undecided);
+        }
         let undecided = self
             .held
             .values_mut()
@@ -334,7 +413,21 @@ impl SimWire {
             Direction::Out => segment.destination,
         };
         let opens = segment.flags.syn;
+        let held = self.held.get(&client).copied();
         match (self.gate, direction) {
+            (Gate::Primary, _) if held.is_some_and(HeldState::is_elsewhere) => {
+                self.reach_reversed(now, side, (client, opens), direction, packet, is_local)
+            }
+            (Gate::Sole, Direction::In) if held.is_some_and(HeldState::is_elsewhere) => {
+                self.take(now, client, opens, packet, is_local(client))
+            }
+            (Gate::Wire, Direction::Out) if held == Some(HeldState::ViaPeer) && side == WireSide::Peer => {
+                Fate::Passed
+            }
+            (Gate::Wire, Direction::In) if held == Some(HeldState::ViaPeer) && !opens => match side {
+                WireSide::Clients => Fate::Redirected,
+                WireSide::Peer => self.take(now, client, opens, packet, is_local(client)),
+            },
             (Gate::Primary, Direction::In) if side == WireSide::Clients => Fate::Redirected,
             (Gate::Off, _) | (Gate::Primary | Gate::Sole, Direction::In) => Fate::Local,
             (Gate::Mute, _) | (Gate::Primary | Gate::Takeover | Gate::Sole, Direction::Out) => Fate::Dropped,
@@ -344,7 +437,7 @@ impl SimWire {
             (Gate::Takeover, Direction::In) => self.take(now, client, opens, packet, is_local(client)),
             (Gate::Wire, Direction::In) if self.held.contains_key(&client) => {
                 let is_local = is_local(client);
-                if opens && !is_local && self.held[&client] == HeldState::Decided {
+                if opens && !is_local && !self.held[&client].is_elsewhere() {
                     self.held.remove(&client); // the old connection is over, and this SYN opens a new one
                     return self.log(now, direction, opens, packet, Fate::Released);
                 }
@@ -360,6 +453,34 @@ impl SimWire {
         }
     }
 
+    /// Handles a packet that reaches the primary, of a connection that lives on the backup, or moves from there. A SYN that the backup sends
+    /// here begins a new connection.
+    fn reach_reversed(
+        &mut self,
+        now: Instant,
+        side: WireSide,
+        (client, opens): (SocketAddr, bool),
+        direction: Direction,
+        packet: &[u8],
+        is_local: impl FnOnce(SocketAddr) -> bool,
+    ) -> Fate {
+        let is_logged = self.held.get(&client) == Some(&HeldState::Logged);
+        match (direction, side) {
+            (Direction::Out, WireSide::Peer) if is_logged => {
+                self.log(now, direction, opens, packet, Fate::Released)
+            }
+            (Direction::Out, _) => Fate::Dropped,
+            (Direction::In, WireSide::Clients) if is_logged && opens => Fate::Redirected,
+            (Direction::In, WireSide::Peer) if is_logged && opens => {
+                self.log(now, direction, opens, packet, Fate::Held); // the agent forgets the old connection
+                self.held.remove(&client);
+                Fate::Local
+            }
+            (Direction::In, _) if is_logged => self.log(now, direction, opens, packet, Fate::Released),
+            (Direction::In, _) => self.take(now, client, opens, packet, is_local(client)),
+        }
+    }
+
     /// Handles a client's packet while the client's connection is held.
     fn take(&mut self, now: Instant, client: SocketAddr, opens: bool, packet: &[u8], is_local: bool) -> Fate {
         if is_local {
@@ -370,9 +491,9 @@ impl SimWire {
         }
         match self.held.get(&client) {
             // The local listener's SYN-ACK would contradict what the old primary has sent on the connection that is being decided.
-            Some(HeldState::Undecided | HeldState::Reserved) => Fate::Dropped,
+            Some(HeldState::Undecided | HeldState::Reserved | HeldState::Logged) => Fate::Dropped,
             None if !self.is_told => Fate::Dropped,
-            Some(HeldState::Decided) | None => Fate::Local,
+            Some(HeldState::Decided | HeldState::ViaPeer) | None => Fate::Local,
         }
     }
 

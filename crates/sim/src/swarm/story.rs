@@ -44,6 +44,7 @@ pub(super) fn of(seed: u64) -> Option<Story> {
             stopped_while_deciding,
             halted,
             migrates,
+            migrates_back,
         ];
         let mut story = draw.pick(&stories)(&mut draw);
         while (story.faults.len() as u64) < FAULTS_MIN {
@@ -218,6 +219,37 @@ fn migrates(draw: &mut Draw) -> Story {
     Story {
         bytes_max: draw.pick(&[None, Some(60_000), Some(100_000)]),
         ..Story::of(vec![order, failure])
+    }
+}
+
+/// Connections move to the backup and back, and meanwhile, or later, a node, an agent, a cable or a process fails.
+fn migrates_back(draw: &mut Draw) -> Story {
+    let order = begin(draw, FaultKind::Migrate, FaultTarget::Speaker, 1..2);
+    let back_within = draw.pick(&[5, 100, 400]);
+    let back = next(draw, &[FaultKind::Migrate], FaultTarget::Other, back_within, 1..2);
+    let kinds = [
+        FaultKind::Crash,
+        FaultKind::Agent,
+        FaultKind::Pause,
+        FaultKind::Freeze,
+        FaultKind::Cut,
+        FaultKind::Between,
+        FaultKind::Loss,
+        FaultKind::Worker,
+        FaultKind::Handover,
+        FaultKind::Migrate,
+    ];
+    let target = draw.pick(&[FaultTarget::Speaker, FaultTarget::Other]);
+    let within = draw.pick(&[1, 5, 30, 300]);
+    let failure = next(draw, &kinds, target, within, 100..800);
+    let faults = if draw.chance(0.3) {
+        vec![order, failure] // it fails while the connections live on the backup
+    } else {
+        vec![order, back, failure]
+    };
+    Story {
+        bytes_max: draw.pick(&[None, Some(60_000), Some(100_000)]),
+        ..Story::of(faults)
     }
 }
 

@@ -287,3 +287,31 @@ fn migration() {
         "no connection moved"
     );
 }
+
+/// Some connections move to the backup. In half of the pairs, the primary loses its power later, and in the others, connections move back.
+#[test]
+fn migration_there_and_back() {
+    let (mut there, mut back) = (0, 0);
+    for_seeds("migration_there_and_back", 0..SEEDS, |seed, _| {
+        let (mut pair, mut draw) = any(seed, |_, _| {});
+        let moment = START + draw.time(Duration::from_millis(400));
+        let movers: Vec<usize> = (0..8).filter(|_| draw.chance(0.7)).collect();
+        pair.migrate(at(moment), movers.clone(), Duration::from_millis(300));
+        let later = moment + draw.time(Duration::from_millis(200));
+        if draw.chance(0.5) {
+            pair.power_off(at(later));
+        } else {
+            pair.migrate_back(at(later), movers.clone(), Duration::from_millis(300));
+            pair.migrate(at(later + 100 * MS), movers, Duration::from_millis(300));
+        }
+        let complaints = pair.run(at(LIMIT));
+        there += pair.backup().machine().migrated();
+        back += pair.primary().machine().migrated();
+        (pair, complaints)
+    });
+    println!("{there} connections moved, {back} moved back");
+    assert!(
+        there > 0 && back > 0 || std::env::var_os("SEED").is_some(),
+        "{there} {back}"
+    );
+}
