@@ -153,6 +153,11 @@ struct record {
  * length in bytes stands in place of the payload (__be32). The TCP checksum of a copy is wrong.
  */
 #define CUT_BIT 0x08
+/*
+ * Marks a segment of a reversed connection that the primary has logged and sends back to the backup: the second reserved bit of that byte.
+ * The backup removes the mark. Without it, the backup could not tell such a segment from what the primary said before the connection moved.
+ */
+#define LOGGED_BIT 0x04
 
 /* Counters of each service: one for each outcome of a packet with its reason, and two sums of bytes. wire/abi.rs has readable names. */
 enum reason {

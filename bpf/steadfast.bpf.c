@@ -21,6 +21,7 @@
 #include "known.h"
 #include "own.h"
 #include "release.h"
+#include "returned.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -174,18 +175,30 @@ static __noinline int take_held(struct __sk_buff *skb, struct parsed *packet, st
 	return outcome == REASON_LOGGED_IN ? release_to_primary(skb, packet, state) : TC_ACT_SHOT;
 }
 
+/* Whether this node has the right to speak: its lease, or what the arbiter has granted, has not ended (docs/DESIGN.md, section 4). */
+static __always_inline _Bool may_speak(struct service_state *state) {
+	__u64 until = *(volatile __u64 *)&state->until_ns;
+	return !until || bpf_ktime_get_ns() < until;
+}
+
 /* Whether a segment is a client's SYN. */
 static __always_inline _Bool opens(struct parsed *packet) { return packet->direction == DIRECTION_IN && packet->tcp.syn; }
 
 /*
  * Handles a segment of a reversed connection on the backup, where its socket is. A client's segment first goes to the primary. A segment that
- * comes from the primary has been logged there: a client's goes to the socket, the socket's to the client. The guard leads the socket's
- * segments to the primary.
+ * comes back from the primary with its mark has been logged there: a client's goes to the socket, the socket's to the client. The guard
+ * leads the socket's segments to the primary.
  */
 static __always_inline int carry_reversed(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	_Bool is_logged = from_peer(skb, state) && is_returned(packet);
+	if (packet->direction == DIRECTION_OUT && !is_logged)
+		return dropped(packet->service, REASON_FOREIGN_VOICE);
+	if (is_logged && mark_returned(skb, packet, 0))
+		return TC_ACT_SHOT;
+	/* If this node stood still for longer than its lease, the primary may have gone on with the connection meanwhile. */
 	if (packet->direction == DIRECTION_OUT)
-		return from_peer(skb, state) ? release_to_client(skb, packet, state) : dropped(packet->service, REASON_FOREIGN_VOICE);
-	if (!from_peer(skb, state))
+		return may_speak(state) ? release_to_client(skb, packet, state) : dropped(packet->service, REASON_EGRESS_EXPIRED);
+	if (!is_logged)
 		return release_to_peer(skb, state);
 	int verdict = take_held(skb, packet, state);
 	return verdict == TC_ACT_OK && same_address(packet->ip.source, state->own_address) ? deliver_here(skb) : verdict;
@@ -228,7 +241,7 @@ static __always_inline int log_cut(struct parsed *packet, int outcome, __u32 len
 /* Sends a logged segment on. The primary sends a reversed connection's segments back to the backup, in both directions. */
 static __always_inline int release_logged(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (gate_now(state) == GATE_PRIMARY)
-		return release_to_peer(skb, state);
+		return mark_returned(skb, packet, 1) ? TC_ACT_SHOT : release_to_peer(skb, state);
 	if (packet->direction == DIRECTION_OUT)
 		return withhold_if_any(skb, packet, state) ? TC_ACT_SHOT : release_to_client(skb, packet, state);
 	return release_to_primary(skb, packet, state);
@@ -353,12 +366,6 @@ static __always_inline int reach_primary(struct __sk_buff *skb, struct parsed *p
 	 */
 	count(packet->service, REASON_LED_TO_WIRE);
 	return release_to_peer(skb, state);
-}
-
-/* Whether this node has the right to speak: its lease, or what the arbiter has granted, has not ended (docs/DESIGN.md, section 4). */
-static __always_inline _Bool may_speak(struct service_state *state) {
-	__u64 until = *(volatile __u64 *)&state->until_ns;
-	return !until || bpf_ktime_get_ns() < until;
 }
 
 /* Whether a service lets an unreadable packet pass. The packet may belong to the service. `leaves`: the packet leaves this node. */

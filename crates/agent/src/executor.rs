@@ -32,6 +32,11 @@ impl<K: Kernel> Executor<K> {
         self.unfinished.drop_all(kernel, service);
     }
 
+    fn stand_down(&mut self, kernel: &mut K, service: ServiceIndex, is_deposed: bool) {
+        self.drop_unfinished(kernel, service);
+        kernel.stand_down(service, is_deposed);
+    }
+
     /// Carries out one action, which [`Node::admit`](proto::node::Node::admit) has returned. If the action fails, only its connection or
     /// its service is affected.
     pub fn carry_out(&mut self, kernel: &mut K, core: &mut Core, action: Action) {
@@ -85,10 +90,7 @@ impl<K: Kernel> Executor<K> {
                     core.handle(kernel.now(), service, ServiceInput::NoOutside);
                 }
             }
-            ServiceAction::StandDown { is_deposed } => {
-                self.drop_unfinished(kernel, service);
-                kernel.stand_down(service, is_deposed);
-            }
+            ServiceAction::StandDown { is_deposed } => self.stand_down(kernel, service, is_deposed),
             ServiceAction::Drain => drain(kernel, core, service),
             ServiceAction::Restore { connection } => self.unfinished.restore(kernel, core, key(connection)),
             ServiceAction::MakeReady { connection } => {

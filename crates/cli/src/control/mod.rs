@@ -290,6 +290,9 @@ pub struct ServiceStatus {
     /// Connections that were to move from this node to the other one, since the agent's start.
     #[serde(default)]
     pub migrations: MigrationStatus,
+    /// Connections whose application is on the backup, while the primary logs them, because they have moved there.
+    #[serde(default)]
+    pub reversed: u64,
     /// Event counters by name.
     pub counters: BTreeMap<String, u64>,
     /// This node's exact role.

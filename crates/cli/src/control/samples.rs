@@ -82,6 +82,7 @@ pub fn service() -> ServiceStatus {
             reset: 0,
         },
         migrations: migrations(),
+        reversed: 4,
         counters: [("records".to_owned(), 9)].into(),
         state: State::Backup,
         history: vec![StateSince {

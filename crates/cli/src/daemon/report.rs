@@ -80,7 +80,12 @@ fn service(
     let table = of.table().config();
     let spills = table.at_limit.spills();
     let simplex = node.simplex(now, index);
-    let relayed = kernel.relay().relayed(index);
+    let reversed = of.reversed() as u64;
+    // The primary follows those of them that are reversed.
+    let relayed = kernel
+        .relay()
+        .relayed(index)
+        .saturating_sub(if of.has_reversed_here() { reversed } else { 0 });
     let mut sums = Sums::over(node, now, index);
     if ends_what_it_relays(node, now, index) {
         sums.add_unprotected(RELAYED, relayed);
@@ -104,6 +109,7 @@ fn service(
         takeovers: of.takeovers().iter().map(takeover).collect(),
         takeover_sums: sums_of(of.takeover_sums()),
         migrations: migrations_of(of.migrations()),
+        reversed,
         counters: counters(node, kernel, index),
         state,
         history: of.roles().map(state_since).collect(),
@@ -339,9 +345,12 @@ pub fn connections(node: &Node, kernel: &LinuxKernel) -> Connections {
         connections
             .extend(older.map(|(client, cause)| unprotected(name, client, &cause.to_string(), [0, 0])));
         if ends_what_it_relays(node, now, index) {
+            let of = node.service(index);
             let relayed = kernel.relay().clients(index).into_iter();
             connections.extend(
-                relayed.map(|(client, input, output)| unprotected(name, client, RELAYED, [input, output])),
+                relayed
+                    .filter(|(client, ..)| !of.is_reversed_here(client))
+                    .map(|(client, input, output)| unprotected(name, client, RELAYED, [input, output])),
             );
         }
     }
@@ -349,7 +358,8 @@ pub fn connections(node: &Node, kernel: &LinuxKernel) -> Connections {
 }
 
 /// Whether the connections that this node relays would end if this node failed. This is so if this node has no backup, or if this
-/// node is the backup itself and relays a dead worker's connections. Otherwise these connections are on its backup's wire.
+/// node is the backup itself and relays a dead worker's connections. Otherwise these connections are on its backup's wire. Reversed
+/// connections do not count: the primary follows them.
 fn ends_what_it_relays(node: &Node, now: Instant, index: ServiceIndex) -> bool {
     node.simplex(now, index).is_some() || node.service(index).role() == Role::Backup
 }

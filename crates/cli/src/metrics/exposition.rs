@@ -359,6 +359,12 @@ fn migrations(page: &MetricsPage, services: &[ServiceStatus]) {
         services,
         |service| Some(number(service.migrations.pending as u64)),
     );
+    page.each(
+        "steadfast_reversed_connections",
+        "Connections whose application is on the backup, while the primary logs them.",
+        services,
+        |service| Some(number(service.reversed)),
+    );
     page.counter(
         "steadfast_migrations_total",
         "Connections that were ordered to move to the other node, by outcome: moved, or stayed here.",

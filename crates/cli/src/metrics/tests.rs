@@ -140,6 +140,8 @@ fn a_status_becomes_samples() {
         "steadfast_connections_not_protected{reason=\"the replica's output differs from byte N on\",service=\"web\"} 3",
         "steadfast_relayed_connections{service=\"web\"} 1",
         "steadfast_connections_to_migrate{service=\"web\"} 3",
+        "# TYPE steadfast_reversed_connections gauge",
+        "steadfast_reversed_connections{service=\"web\"} 4",
         "# TYPE steadfast_migrations_total counter",
         "steadfast_migrations_total{outcome=\"moved\",service=\"web\"} 5",
         "steadfast_migrations_total{outcome=\"stayed\",service=\"web\"} 2",

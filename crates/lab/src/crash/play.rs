@@ -100,7 +100,10 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
 }
 
 /// Moves all connections from node a to node b, and waits until node a protects them there. Returns the time just before the order.
-fn move_away(testbed: &Testbed, options: &PairOptions, problems: &mut Vec<String>) -> Result<Instant> {
+///
+/// # Errors
+/// If the order fails, or if a connection stays.
+pub fn move_away(testbed: &Testbed, options: &PairOptions, problems: &mut Vec<String>) -> Result<Instant> {
     let moved_at = migrate(testbed, 0)?;
     let all = u64::from(options.connections);
     let protects = |status: &ReportedStatus| status.protected() >= all;

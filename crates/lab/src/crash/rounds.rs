@@ -8,7 +8,7 @@ use anyhow::Result;
 use proto::Instant;
 
 use super::facts::{CrashRound, RunFacts};
-use super::play::{FAULT_MARGIN, STALL_WINDOW, wait_for_moment};
+use super::play::{FAULT_MARGIN, STALL_WINDOW, move_away, wait_for_moment};
 use super::random::RandomReplies;
 use crate::client::{ClientOrder, ClientProcess};
 use crate::clock::{ClockOffset, monotonic};
@@ -18,7 +18,7 @@ use crate::pair::aftermath::Aftermath;
 use crate::pair::clients::{begin, finish, measure};
 use crate::pair::expect::{BACKUP, lost_at, of_service, speaking};
 use crate::pair::fault::{CrashFault, CrashTarget};
-use crate::pair::inject::{by_plan, inject};
+use crate::pair::inject::{by_plan, inject, migrate};
 use crate::pair::integration::Integration;
 use crate::pair::judged::JudgedRun;
 use crate::pair::survive::{flapping, survive};
@@ -86,6 +86,9 @@ impl RoundsRun<'_> {
         run.step(&format!("round {number}: load"));
         let quiet_at = monotonic();
         wait_for_moment(&mut self.client, Moment::After(QUIET))?;
+        if self.options.fault == CrashFault::MigrateBack {
+            return self.there_and_back(number, quiet_at, run);
+        }
         run.step(&format!("round {number}: fault"));
         let of_primary = |is_primary: bool| {
             if is_primary {
@@ -146,6 +149,34 @@ impl RoundsRun<'_> {
         Ok(())
     }
 
+    /// With fault `migrate-back`: all connections move from the primary to its backup, and back as soon as they are protected there.
+    fn there_and_back(&mut self, number: u32, quiet_at: Instant, run: &LabRun<'_>) -> Result<()> {
+        let (there, back) = (self.primary, 1 - self.primary);
+        run.step(&format!("round {number}: there"));
+        let moved_at = move_away(&self.testbed, self.options, &mut self.problems)?;
+        std::thread::sleep(ALONE);
+        run.step(&format!("round {number}: back"));
+        let back_at = migrate(&self.testbed, back)?;
+        let mut integration = Integration::new(back, back_at);
+        integration.wait_duplex(&self.testbed, Duration::ZERO, &mut self.problems)?;
+        integration.wait_protected(&self.testbed, &mut self.problems)?;
+        self.problems.extend(self.testbed.greet()?);
+        measure(&mut self.client, moved_at, STALL_WINDOW)?;
+        let quiet = moved_at.since(quiet_at).saturating_sub(FAULT_MARGIN);
+        measure(&mut self.client, quiet_at, quiet)?;
+        integration.measure(&mut self.client)?;
+        self.rounds.push(CrashRound {
+            node: there,
+            was_primary: true,
+            fault_at: moved_at,
+            handed_over_at: Some(back_at),
+            takeovers: Vec::new(),
+            taken_over: Vec::new(),
+            integration,
+        });
+        Ok(())
+    }
+
     /// With fault `migrate`: the connections have moved from `node` to its backup, which relays them and is still the wire. Lets the service
     /// follow them, so that they are protected again and can move back. `kept`: number of connections
     /// that the backup's keeper had received before. Returns the time just before the order.
@@ -201,7 +232,9 @@ impl RoundsRun<'_> {
                 node: round.node,
                 at_ns: lost_at(options.fault, at(round), detection),
             });
-            lost.into_iter().chain([round.integration.change(clock)])
+            let returned =
+                (options.fault != CrashFault::MigrateBack).then(|| round.integration.change(clock));
+            lost.into_iter().chain(returned)
         });
         let judged = JudgedRun::of(testbed, expected, &changes.collect::<Vec<_>>())?;
         for round in &mut rounds {
@@ -240,7 +273,7 @@ fn bring_back(testbed: &mut Testbed, options: &PairOptions, index: usize) -> Res
             testbed.agent_mut(index)?.wait_stopped()?;
             testbed.start_agent(index)
         }
-        CrashFault::Handover | CrashFault::Migrate => Ok(()),
+        CrashFault::Handover | CrashFault::Migrate | CrashFault::MigrateBack => Ok(()),
         CrashFault::Drain => testbed.order(index, &["drain", &testbed.pair.names[index], "--off"]),
         _ => {
             reboot::boot(testbed, index)?;

@@ -269,11 +269,11 @@ impl Aftermath {
                 }
                 let is_alone = |status: &ReportedStatus| !status.is_duplex() && status.speaks();
                 self.wait_for_role(testbed, 1, is_alone, "go on alone")?;
-                if options.fault == CrashFault::UpgradeAfterTakeover {
-                    self.wait_for_role(testbed, 1, has_all, "know its earlier keeper's connections")?;
-                    self.look_at_keepers(testbed, 1)?;
+                if options.fault == CrashFault::KillAgentAfterTakeover {
+                    return Ok(());
                 }
-                Ok(())
+                self.wait_for_role(testbed, 1, has_all, "know its earlier keeper's connections")?;
+                self.look_at_keepers(testbed, 1)
             }
             CrashFault::RebootRace => self.come_back_half(testbed, target.nodes()[0]),
             CrashFault::KillAgent

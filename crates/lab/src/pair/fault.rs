@@ -207,6 +207,7 @@ impl CrashFault {
                 | Self::Stop
                 | Self::Handover
                 | Self::Migrate
+                | Self::MigrateBack
                 | Self::Drain
         )
     }

@@ -109,7 +109,7 @@ pub struct PairOptions {
     pub returning: Returning,
     /// Number of times that one run plays the fault. When the other node goes on alone, the node that was hit comes
     /// back and becomes the wire. With --fault migrate, a handover follows each move, so the connections move back and
-    /// forth. Once every connection is protected, the next round begins. The fault then hits the node that has the
+    /// forth. With --fault migrate-back, they move there and back without a change of roles. Once every connection is protected, the next round begins. The fault then hits the node that has the
     /// targeted role at that time.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
@@ -359,7 +359,7 @@ impl PairOptions {
         if !self.fault.has_rounds() || self.fault.targets().iter().any(may_change_nothing) {
             return wrong(
                 "--rounds needs a fault after which a node comes back, or the nodes change places: power-off, link-down, kill-backup, \
-                 cut-backup, cut-service-path (but not how = router or flicker), stop, handover, migrate, drain",
+                 cut-backup, cut-service-path (but not how = router or flicker), stop, handover, migrate, migrate-back, drain",
             );
         }
         let goes_on = match self.policy {

@@ -70,7 +70,8 @@ impl Service {
         if self.role() != Role::Backup || self.takeover.is_some() {
             return;
         }
-        let clients = self.orphans.adopt();
+        let mut clients = self.orphans.adopt();
+        clients.retain(|client| !self.reversed.is_here(client)); // it moved here just before its process died
         if !clients.is_empty() {
             self.takeover = Some(Takeover::begin_for(now, clients, &mut self.actions));
             self.tell_peer(now);

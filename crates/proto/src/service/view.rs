@@ -194,6 +194,11 @@ impl Service {
         self.reversed.has_here()
     }
 
+    /// Whether this client's connection is such a connection.
+    pub fn is_reversed_here(&self, client: &SocketAddr) -> bool {
+        self.reversed.is_here(client)
+    }
+
     /// The peer's last report.
     pub fn peer_beat(&self) -> Option<&ServiceBeat> {
         self.peer.as_ref()

@@ -23,7 +23,7 @@ use super::judge::Judge;
 use super::ledger::PacketSpeaker;
 use super::state_sync::{HookMessage, SimHook, SimServerState, SimStateSync};
 use super::thread::{AgentDatagram, AgentThread, Costs};
-use super::wire::{Fate, LogEnd, LoggedPacket, SimWire, WireSide};
+use super::wire::{Fate, LogEnd, LoggedPacket, SimWire, WireSide, is_returned, mark_returned};
 use crate::host::{EndpointId, Host, HostConfig};
 use crate::tcp;
 use crate::world::{Output, Port, SimNode as _};
@@ -473,10 +473,12 @@ impl Machine {
         }
     }
 
-    pub(super) fn on_packet(&mut self, now: Instant, side: WireSide, packet: Vec<u8>) {
+    pub(super) fn on_packet(&mut self, now: Instant, side: WireSide, mut packet: Vec<u8>) {
+        let is_returned = is_returned(&packet);
+        mark_returned(&mut packet, false);
         let (host, deaf, vip) = (&self.host, &self.deaf, self.vip);
         let is_local = |client| host.find(vip, client).is_some() && !deaf.contains(&client);
-        let fate = self.wire.on_packet(now, side, &packet, is_local);
+        let fate = self.wire.on_packet(now, side, &packet, is_returned, is_local);
         if side == WireSide::Peer {
             self.agent.seen_here = Some(now);
         }
@@ -493,25 +495,11 @@ impl Machine {
         let gate = self.wire.gate().0;
         match fate {
             Fate::Released | Fate::Unlogged => {
-                if fate == Fate::Released {
-                    judge.on_logged(number, direction, &packet);
-                } else if !self.is(Defect::ReleaseUnlogged) && !self.is(Defect::ForgetSyn) {
-                    judge.on_taken(direction, &packet); // the log is no longer promised to be complete
-                    judge.on_log_lost(number);
-                }
-                let packet = match direction {
-                    Direction::In => packet,
-                    Direction::Out => self.wire.withhold(packet),
-                };
-                if gate == Gate::Primary && direction == Direction::Out {
-                    self.outputs.push_back(Output::Transmit { port: PEER, packet });
-                    drop(judge);
-                    self.agent.wake(now + self.config.nap);
-                    return;
-                }
-                judge.on_released(self.voice_of_primary(), direction, &packet);
-                self.outputs.push_back(Output::Transmit { port: out, packet });
+                drop(judge);
+                return self.release(now, fate, direction, packet);
             }
+            // If this node stood still for longer than its lease, the primary may have gone on with the connection meanwhile.
+            Fate::Passed if self.until.is_some_and(|until| now >= until) => {}
             Fate::Passed => {
                 let epoch = self.wire.gate().1;
                 judge.on_released(Self::voice_behind(number, epoch), direction, &packet);
@@ -542,7 +530,36 @@ impl Machine {
             Fate::Local | Fate::Dropped => {}
         }
         drop(judge);
-        if matches!(fate, Fate::Released | Fate::Held) {
+        if fate == Fate::Held {
+            self.agent.wake(now + self.config.nap);
+        }
+    }
+
+    /// Sends a packet on, which the wire has logged, or could not log for too long. A primary sends a reversed connection's packet back.
+    fn release(&mut self, now: Instant, fate: Fate, direction: Direction, packet: Vec<u8>) {
+        let mut judge = self.judge.borrow_mut();
+        if fate == Fate::Released {
+            judge.on_logged(self.config.number, direction, &packet);
+        } else if !self.is(Defect::ReleaseUnlogged) && !self.is(Defect::ForgetSyn) {
+            judge.on_taken(direction, &packet); // the log is no longer promised to be complete
+            judge.on_log_lost(self.config.number);
+        }
+        let is_reversed = self.wire.gate().0 == Gate::Primary;
+        let mut packet = match direction {
+            Direction::In => packet,
+            Direction::Out => self.wire.withhold(packet),
+        };
+        if !is_reversed || direction == Direction::In {
+            judge.on_released(self.voice_of_primary(), direction, &packet);
+        }
+        drop(judge);
+        mark_returned(&mut packet, is_reversed);
+        let port = match direction {
+            Direction::Out if !is_reversed => CLIENTS,
+            Direction::In | Direction::Out => PEER,
+        };
+        self.outputs.push_back(Output::Transmit { port, packet });
+        if fate == Fate::Released {
             self.agent.wake(now + self.config.nap);
         }
     }

@@ -100,6 +100,35 @@ pub(super) enum Fate {
     Dropped,
 }
 
+/// Sets or removes the mark of a packet that a reversed connection's wire has logged and sends back (`bpf/returned.h`).
+pub(super) fn mark_returned(packet: &mut [u8], is_marked: bool) {
+    if let Some(offset) = offset_byte(packet) {
+        packet[offset] = packet[offset] & !LOGGED_BIT | if is_marked { LOGGED_BIT } else { 0 };
+    }
+}
+
+/// Whether a packet has this mark.
+pub(super) fn is_returned(packet: &[u8]) -> bool {
+    offset_byte(packet).is_some_and(|offset| packet[offset] & LOGGED_BIT != 0)
+}
+
+/// Position of the byte with TCP's data offset and reserved bits. `None`: the packet is too short.
+fn offset_byte(packet: &[u8]) -> Option<usize> {
+    let tcp = match packet.first()? >> 4 {
+        4 => usize::from(packet[0] & 15) * 4,
+        _ => IPV6_HEADER,
+    };
+    let at = tcp + DATA_OFFSET;
+    (at < packet.len()).then_some(at)
+}
+
+/// `LOGGED_BIT` of `bpf/abi.h`.
+const LOGGED_BIT: u8 = 4;
+/// Length of an IPv6 header, in bytes.
+const IPV6_HEADER: usize = 40;
+/// Position of the data offset in a TCP header.
+const DATA_OFFSET: usize = 12;
+
 /// The side from which a packet comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WireSide {
@@ -389,13 +418,14 @@ impl SimWire {
         end.connections.saturating_sub(self.connections.read) + end.opening.saturating_sub(self.opening.read)
     }
 
-    /// Handles an incoming packet. `is_local` tells whether the local stack has a socket that may take packets of a
+    /// Handles an incoming packet. `is_returned`: the peer has logged it, as a reversed connection's wire. `is_local` tells whether the local stack has a socket that may take packets of a
     /// client's connection.
     pub fn on_packet(
         &mut self,
         now: Instant,
         side: WireSide,
         packet: &[u8],
+        is_returned: bool,
         is_local: impl FnOnce(SocketAddr) -> bool,
     ) -> Fate {
         let Ok(segment) = Segment::parse(packet, Checksum::Trusted) else {
@@ -421,12 +451,13 @@ impl SimWire {
             (Gate::Sole, Direction::In) if held.is_some_and(HeldState::is_elsewhere) => {
                 self.take(now, client, opens, packet, is_local(client))
             }
-            (Gate::Wire, Direction::Out) if held == Some(HeldState::ViaPeer) && side == WireSide::Peer => {
-                Fate::Passed
+            (Gate::Wire, Direction::Out) if held == Some(HeldState::ViaPeer) => {
+                let is_logged = side == WireSide::Peer && is_returned;
+                if is_logged { Fate::Passed } else { Fate::Dropped }
             }
             (Gate::Wire, Direction::In) if held == Some(HeldState::ViaPeer) && !opens => match side {
-                WireSide::Clients => Fate::Redirected,
-                WireSide::Peer => self.take(now, client, opens, packet, is_local(client)),
+                WireSide::Peer if is_returned => self.take(now, client, opens, packet, is_local(client)),
+                WireSide::Peer | WireSide::Clients => Fate::Redirected,
             },
             (Gate::Primary, Direction::In) if side == WireSide::Clients => Fate::Redirected,
             (Gate::Off, _) | (Gate::Primary | Gate::Sole, Direction::In) => Fate::Local,

@@ -354,3 +354,23 @@ fn a_connection_that_no_server_has_is_lost() {
 fn a_wire_that_leaves_confirms_too() {
     hold([scenario!("seed-1506890754343")]);
 }
+
+/// A connection moved to the backup, and a segment that the primary had sent before was late. The backup took it for a segment of its own
+/// socket that had come back from the primary's log, and passed it on to the client.
+#[test]
+fn what_a_primary_said_before_a_move_is_not_passed_on() {
+    hold([scenario!("seed-20261129092784")]);
+}
+
+/// Connections had moved to the backup, and its machine stood still. The primary took them over. Then the machine went on, with segments that
+/// had come back from the primary's log before, and passed them on.
+#[test]
+fn a_backup_that_stood_still_passes_nothing_on() {
+    hold([scenario!("seed-20261129092991")]);
+}
+
+/// A connection moved to the backup just before its process died on the primary. The backup adopted it once more, as an orphan.
+#[test]
+fn a_connection_that_has_moved_is_no_orphan() {
+    hold([scenario!("seed-20261129090563")]);
+}
