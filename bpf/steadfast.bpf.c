@@ -522,9 +522,16 @@ int guard(struct __sk_buff *skb) {
 		return TC_ACT_OK;
 	if (gate == GATE_PRIMARY && skb->mark == MARK_DIRECT)
 		return may_go_directly(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
-	if (gate == GATE_PRIMARY &&
-	    (load(skb, 0, destination, sizeof(destination)) || !same_mac(destination, state->peer_mac)))
+	if (gate == GATE_PRIMARY && load(skb, 0, destination, sizeof(destination)))
+		return TC_ACT_SHOT;
+	_Bool is_astray = gate == GATE_PRIMARY && !same_mac(destination, state->peer_mac);
+	/* The kernel does not route the agent's own packets by their source, so they are led to the wire here. */
+	if (is_astray && skb->mark != MARK_SPEAK && skb->mark != MARK_END)
 		return dropped(service, REASON_EGRESS_UNGUARDED);
+	if (is_astray && may_leave(skb, &packet, state, gate) != TC_ACT_OK)
+		return TC_ACT_SHOT;
+	if (is_astray)
+		return release_to_peer(skb, state);
 	if (gate == GATE_PRIMARY && skb->mark == MARK_CUT)
 		return cut(skb, &packet) ? TC_ACT_SHOT : TC_ACT_OK;
 	int leaves = may_leave(skb, &packet, state, gate);

@@ -150,13 +150,10 @@ fn every_gate_lets_through_what_it_says() {
                     &[OWN],
                 ),
                 Gate::Sole => (vec![("dropped_gate_closed", 2)], &[], &[OWN]),
+                // The agent's own packet goes to the wire, too.
                 Gate::Primary => (
-                    vec![
-                        ("dropped_foreign_voice", 2),
-                        ("dropped_egress_unguarded", 1),
-                        ("led_to_wire", 1),
-                    ],
-                    &[CLIENTS],
+                    vec![("dropped_foreign_voice", 2), ("led_to_wire", 1)],
+                    &[CLIENTS, OWN],
                     &[],
                 ),
                 Gate::Mute => (vec![("dropped_egress_mute", 4)], &[], &[]),

@@ -20,6 +20,7 @@ mod older;
 mod options;
 mod progress;
 mod restore;
+mod reversed;
 mod sctp_wire;
 mod stack;
 mod states;

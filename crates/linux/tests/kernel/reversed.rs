@@ -1,0 +1,285 @@
+//! Reversed connections (docs/migration.md) on the real kernel: the socket is on the backup, and all segments pass the primary's log.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use proto::Seq;
+use proto::action::Gate;
+use proto::packet::{Flags, Segment, TcpOptions};
+use steadfast_linux::raw::RawSender;
+use steadfast_linux::wire::{Record, Rings, checksum_of};
+
+use crate::support::frame::FrameTap;
+use crate::support::lan::{Family, Lan};
+use crate::support::wire_on::{WireOn, options};
+use crate::support::{assert_same_stream, eventually, stream};
+
+const MEGABYTE: usize = 1 << 20;
+/// Sequence number of a segment that no socket sends.
+const STALE: Seq = Seq(4242);
+
+/// Bytes of payload in a log: of input, and of output.
+fn payload_in(rings: &Rings) -> [usize; 2] {
+    let mut bytes = [0; 2];
+    for log in [&rings.opening, &rings.connections] {
+        log.drain(
+            &log.ends(),
+            usize::MAX,
+            true,
+            &mut |record: &Record, packet: &[u8]| {
+                let segment = Segment::parse(packet, checksum_of(record)).expect("a segment without a mark");
+                bytes[usize::from(record.direction)] += segment.payload.len();
+            },
+        );
+    }
+    bytes
+}
+
+/// Both wires, and a connection to a listener on the backup.
+struct Reversed {
+    lan: Lan,
+    backup: WireOn,
+    primary: WireOn,
+    client: TcpStream,
+    server: TcpStream,
+    address: SocketAddr,
+    family: Family,
+}
+
+impl Reversed {
+    fn new(test: &str, family: Family) -> Option<Self> {
+        let lan = Lan::new(test)?;
+        let backup = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Takeover);
+        let primary = WireOn::new(&lan.primary, &lan.backup, &options(), Gate::Primary);
+        let service = family.service();
+        backup.hold(service, &[]).expect("hold"); // new connections are local now
+        let (client, server) = lan.client.connect_pair(&lan.backup.listen(family.vip()));
+        let address = client.local_addr().expect("connected");
+        backup.set_gates(Gate::Wire);
+        backup.hold(service, &[address]).expect("hold");
+        backup.settle(service, &[address]).expect("settle");
+        primary.log_reversed(service, &[address]).expect("log");
+        backup.reverse(service, &[address]).expect("reverse");
+        Some(Self {
+            lan,
+            backup,
+            primary,
+            client,
+            server,
+            address,
+            family,
+        })
+    }
+
+    /// Sends `bytes` in both directions at once. Returns the payload that the primary and the backup have logged meanwhile.
+    fn exchange(&self, bytes: &[u8]) -> [[usize; 2]; 2] {
+        let rings = [&self.primary, &self.backup].map(|wire| wire.rings().expect("rings"));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut logged = [[0; 2]; 2];
+        std::thread::scope(|scope| {
+            for (rings, logged) in rings.iter().zip(&mut logged) {
+                let is_over = Arc::clone(&is_over);
+                scope.spawn(move || {
+                    loop {
+                        let was_over = is_over.load(Ordering::SeqCst);
+                        let new = payload_in(rings);
+                        (0..2).for_each(|direction| logged[direction] += new[direction]);
+                        if was_over {
+                            return;
+                        }
+                        std::thread::sleep(Duration::from_micros(200));
+                    }
+                });
+            }
+            let transfers =
+                [(&self.client, &self.server), (&self.server, &self.client)].map(|(mut from, mut to)| {
+                    scope.spawn(move || from.write_all(bytes).expect("write"));
+                    scope.spawn(move || {
+                        let mut received = vec![0; bytes.len()];
+                        to.read_exact(&mut received).expect("read");
+                        assert_same_stream("what arrived", &received, bytes);
+                    })
+                });
+            let outcomes = transfers.map(std::thread::ScopedJoinHandle::join);
+            is_over.store(true, Ordering::SeqCst);
+            outcomes
+                .into_iter()
+                .for_each(|outcome| outcome.expect("a transfer"));
+        });
+        logged
+    }
+
+    /// A segment from the VIP to the client that no socket has sent.
+    fn stale(&self) -> Vec<u8> {
+        let segment = Segment {
+            source: self.family.vip(),
+            destination: self.address,
+            seq: STALE,
+            ack: Seq(1),
+            flags: Flags::ACK,
+            window: 1,
+            options: TcpOptions::default(),
+            payload: b"stale",
+        };
+        segment.emit()
+    }
+}
+
+#[test]
+fn the_primary_logs_both_directions_before_they_arrive() {
+    for family in Family::BOTH {
+        let Some(reversed) = Reversed::new("the_primary_logs_both_directions_before_they_arrive", family)
+        else {
+            return;
+        };
+        let bytes = stream(1, MEGABYTE);
+        let [primary, backup] = reversed.exchange(&bytes);
+        assert!(
+            primary.iter().all(|&logged| logged >= MEGABYTE),
+            "{family:?}: {primary:?}"
+        );
+        assert_eq!(
+            backup,
+            [0, 0],
+            "{family:?}: the backup logs nothing of its own connection"
+        );
+        assert_eq!(reversed.backup.drops(family), []);
+    }
+}
+
+/// What a primary sent before the connection moved may arrive late. It does not bear the mark of the primary's log.
+#[test]
+fn only_what_the_primary_has_logged_reaches_the_client() {
+    for family in Family::BOTH {
+        let Some(reversed) = Reversed::new("only_what_the_primary_has_logged_reaches_the_client", family)
+        else {
+            return;
+        };
+        let (lan, backup) = (&reversed.lan, &reversed.backup);
+        let dropped = backup.counter(family, "dropped_foreign_voice");
+        let mut tap = FrameTap::on(&lan.client, "port2");
+        tap.put(lan.backup.mac(), lan.primary.mac(), &reversed.stale());
+        backup.wait_for(family, "dropped_foreign_voice", dropped + 1);
+        // The primary's own stack says nothing either.
+        let sender = lan.primary.run(RawSender::open).expect("raw sockets");
+        sender.send(&reversed.stale()).expect("send");
+        reversed.primary.wait_for(family, "dropped_egress_mute", 1);
+        reversed.exchange(b"after it");
+        let mut arrived = false;
+        tap.take_segments(|segment| arrived |= segment.seq == STALE);
+        assert!(!arrived, "{family:?}");
+    }
+}
+
+/// While the connection is reserved on the primary, nothing passes. When it stays on the backup, it goes on.
+#[test]
+fn a_connection_that_is_to_move_back_waits() {
+    for family in Family::BOTH {
+        let Some(reversed) = Reversed::new("a_connection_that_is_to_move_back_waits", family) else {
+            return;
+        };
+        let (service, clients) = (family.service(), [reversed.address]);
+        let primary = &reversed.primary;
+        primary.reserve(service, &clients).expect("reserve");
+        let held = primary.counter(family, "held_in_takeover");
+        let closed = primary.counter(family, "dropped_gate_closed");
+        (&reversed.client).write_all(b"input").expect("write");
+        (&reversed.server).write_all(b"output").expect("write");
+        primary.wait_for(family, "held_in_takeover", held + 1);
+        primary.wait_for(family, "dropped_gate_closed", closed + 1);
+        primary.give_back(service, &clients).expect("give back");
+        assert_eq!(primary.reversed_there(service), clients);
+        for (mut to, expected) in [(&reversed.server, &b"input"[..]), (&reversed.client, b"output")] {
+            let mut received = vec![0; expected.len()];
+            to.read_exact(&mut received).expect("read");
+            assert_eq!(received, expected);
+        }
+    }
+}
+
+/// The backup's socket is gone, and the client begins anew: the new connection is the primary's.
+#[test]
+fn a_new_connection_of_the_client_is_the_primarys() {
+    for family in Family::BOTH {
+        let Some(reversed) = Reversed::new("a_new_connection_of_the_client_is_the_primarys", family) else {
+            return;
+        };
+        let Reversed {
+            lan,
+            backup,
+            primary,
+            client,
+            server,
+            address,
+            ..
+        } = reversed;
+        for stream in [&client, &server] {
+            socket2::SockRef::from(stream)
+                .set_linger(Some(Duration::ZERO))
+                .expect("linger");
+        }
+        drop((client, server));
+        let listener = lan.primary.listen(family.vip());
+        let again = lan.client.run(|| {
+            let domain = socket2::Domain::for_address(address);
+            let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).expect("socket");
+            socket.set_reuse_address(true).expect("reuse");
+            socket.bind(&address.into()).expect("bind");
+            socket.connect(&family.vip().into()).expect("connect");
+            TcpStream::from(socket)
+        });
+        let (mut accepted, from) = listener.accept().expect("accept");
+        assert_eq!(from, address);
+        (&again).write_all(b"anew").expect("write");
+        let mut received = [0; 4];
+        accepted.read_exact(&mut received).expect("read");
+        assert_eq!(&received, b"anew");
+        eventually("nobody is held", || {
+            let held = backup.held(family.service()).len() + primary.reversed_there(family.service()).len();
+            (held == 0).then_some(())
+        });
+    }
+}
+
+/// A new agent of either node goes on with what the earlier one left.
+#[test]
+fn new_agents_leave_it_reversed() {
+    for family in Family::BOTH {
+        let Some(mut reversed) = Reversed::new("new_agents_leave_it_reversed", family) else {
+            return;
+        };
+        reversed.backup = reversed.backup.succeeded(&options());
+        reversed.primary = reversed.primary.succeeded(&options());
+        let service = family.service();
+        assert_eq!(reversed.backup.reversed_here(service), [reversed.address]);
+        assert_eq!(reversed.primary.reversed_there(service), [reversed.address]);
+        let [primary, _] = reversed.exchange(&stream(1, 100_000));
+        assert!(primary.iter().all(|&logged| logged >= 100_000), "{primary:?}");
+    }
+}
+
+/// A connection has moved back. What the agent sends for it without a socket, such as a wake-up, goes through the backup's wire.
+#[test]
+fn the_agents_packets_go_through_the_wire() {
+    for family in Family::BOTH {
+        let Some(reversed) = Reversed::new("the_agents_packets_go_through_the_wire", family) else {
+            return;
+        };
+        let (lan, service, clients) = (&reversed.lan, family.service(), [reversed.address]);
+        reversed.primary.hold(service, &clients).expect("hold");
+        reversed.primary.settle(service, &clients).expect("settle");
+        reversed.backup.forget_clients(service, &clients).expect("forget");
+        let mut tap = FrameTap::on(&lan.client, "port2");
+        let sender = lan.primary.run(RawSender::open).expect("raw sockets");
+        sender.send(&reversed.stale()).expect("send");
+        eventually("it arrives from the backup", || {
+            let mut arrived = false;
+            tap.take_segments(|segment| arrived |= segment.seq == STALE);
+            arrived.then_some(())
+        });
+        assert!(reversed.backup.counter(family, "logged_out_packets") > 0);
+    }
+}
