@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 
 use crate::Instant;
 use crate::census::Census;
-use crate::connection::{CapChange, Connection, Effect};
+use crate::connection::{AtLimit, CapChange, Connection, Effect};
 use crate::follower::Follower;
 use crate::learn::Learner;
 use crate::older::Older;
@@ -63,6 +63,8 @@ pub struct Table {
     on_probation: Vec<ConnectionId>,
     /// All packets of the connections in question pass this node, so connections that are older than the log can be learnt.
     is_wire: bool,
+    /// Clients of new and learnt connections can be slowed.
+    slows: bool,
     /// Connections that ended without a packet that shows the end.
     gone: Vec<ConnectionId>,
 }
@@ -83,6 +85,7 @@ impl Table {
             learner: Learner::new(seed, policy),
             on_probation: Vec::new(),
             is_wire: false,
+            slows: true,
             gone: Vec::new(),
         }
     }
@@ -242,7 +245,10 @@ impl Table {
     }
 
     fn insert(&mut self, mut connection: Connection) -> ConnectionId {
-        connection.set_at_limit(self.config.at_limit.clone());
+        connection.set_at_limit(match &self.config.at_limit {
+            AtLimit::Slow if !self.slows => AtLimit::Unprotect,
+            at_limit => at_limit.clone(),
+        });
         if self.config.sends_directly {
             connection.set_sends_directly();
         }

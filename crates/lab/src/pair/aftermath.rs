@@ -293,8 +293,7 @@ impl Aftermath {
                     self.problems.push(format!("{error:#}"));
                 }
                 self.second_at = Some(monotonic());
-                std::thread::sleep(ACT);
-                Ok(())
+                Ok(std::thread::sleep(ACT))
             }
             CrashFault::CutLink => {
                 let index = target.nodes()[0];
@@ -303,8 +302,7 @@ impl Aftermath {
             }
             CrashFault::Handover => self.rejoin(testbed, 0, self.fault_at),
             CrashFault::Drain => {
-                let returned_at = monotonic();
-                let index = target.nodes()[0];
+                let (returned_at, index) = (monotonic(), target.nodes()[0]);
                 testbed.order(index, &["drain", &testbed.pair.names[index], "--off"])?;
                 self.rejoin(testbed, index, returned_at)
             }

@@ -39,7 +39,7 @@ fn payload_in(rings: &Rings) -> [usize; 2] {
 }
 
 /// Both wires, and a connection to a listener on the backup.
-struct Reversed {
+struct ReversedConnection {
     lan: Lan,
     backup: WireOn,
     primary: WireOn,
@@ -49,7 +49,7 @@ struct Reversed {
     family: Family,
 }
 
-impl Reversed {
+impl ReversedConnection {
     fn new(test: &str, family: Family) -> Option<Self> {
         let lan = Lan::new(test)?;
         let backup = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Takeover);
@@ -131,7 +131,8 @@ impl Reversed {
 #[test]
 fn the_primary_logs_both_directions_before_they_arrive() {
     for family in Family::BOTH {
-        let Some(reversed) = Reversed::new("the_primary_logs_both_directions_before_they_arrive", family)
+        let Some(reversed) =
+            ReversedConnection::new("the_primary_logs_both_directions_before_they_arrive", family)
         else {
             return;
         };
@@ -154,7 +155,8 @@ fn the_primary_logs_both_directions_before_they_arrive() {
 #[test]
 fn only_what_the_primary_has_logged_reaches_the_client() {
     for family in Family::BOTH {
-        let Some(reversed) = Reversed::new("only_what_the_primary_has_logged_reaches_the_client", family)
+        let Some(reversed) =
+            ReversedConnection::new("only_what_the_primary_has_logged_reaches_the_client", family)
         else {
             return;
         };
@@ -178,7 +180,8 @@ fn only_what_the_primary_has_logged_reaches_the_client() {
 #[test]
 fn a_connection_that_is_to_move_back_waits() {
     for family in Family::BOTH {
-        let Some(reversed) = Reversed::new("a_connection_that_is_to_move_back_waits", family) else {
+        let Some(reversed) = ReversedConnection::new("a_connection_that_is_to_move_back_waits", family)
+        else {
             return;
         };
         let (service, clients) = (family.service(), [reversed.address]);
@@ -204,10 +207,12 @@ fn a_connection_that_is_to_move_back_waits() {
 #[test]
 fn a_new_connection_of_the_client_is_the_primarys() {
     for family in Family::BOTH {
-        let Some(reversed) = Reversed::new("a_new_connection_of_the_client_is_the_primarys", family) else {
+        let Some(reversed) =
+            ReversedConnection::new("a_new_connection_of_the_client_is_the_primarys", family)
+        else {
             return;
         };
-        let Reversed {
+        let ReversedConnection {
             lan,
             backup,
             primary,
@@ -248,7 +253,7 @@ fn a_new_connection_of_the_client_is_the_primarys() {
 #[test]
 fn new_agents_leave_it_reversed() {
     for family in Family::BOTH {
-        let Some(mut reversed) = Reversed::new("new_agents_leave_it_reversed", family) else {
+        let Some(mut reversed) = ReversedConnection::new("new_agents_leave_it_reversed", family) else {
             return;
         };
         reversed.backup = reversed.backup.succeeded(&options());
@@ -265,7 +270,7 @@ fn new_agents_leave_it_reversed() {
 #[test]
 fn the_agents_packets_go_through_the_wire() {
     for family in Family::BOTH {
-        let Some(reversed) = Reversed::new("the_agents_packets_go_through_the_wire", family) else {
+        let Some(reversed) = ReversedConnection::new("the_agents_packets_go_through_the_wire", family) else {
             return;
         };
         let (lan, service, clients) = (&reversed.lan, family.service(), [reversed.address]);

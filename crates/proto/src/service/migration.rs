@@ -41,6 +41,12 @@ impl Service {
         self.role() == Role::Primary && self.table.config().policy.learns()
     }
 
+    /// Tells the table which connections' packets pass this node.
+    pub(super) fn tell_table(&mut self) {
+        self.table.set_wire(self.follows());
+        self.table.set_slows(self.role() == Role::Backup);
+    }
+
     /// Whether this node logs segments of the service's connections: all of them, or the reversed ones.
     pub(super) fn follows(&self) -> bool {
         match self.role() {

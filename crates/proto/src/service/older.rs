@@ -33,7 +33,7 @@ impl Service {
 
     /// Asks the primary about connections that are older than the log, if a question is due.
     pub(super) fn ask_about_older(&mut self, now: Instant) {
-        self.table.set_wire(self.follows());
+        self.tell_table();
         if let Some(query) = self.table.poll_census(now) {
             self.actions.push_back(ServiceAction::AskAll { query });
         }
@@ -44,7 +44,7 @@ impl Service {
 
     /// A page of the primary's connections, as [`ServiceAction::AskAll`] asked. Call this after reading the log.
     pub(super) fn on_page(&mut self, now: Instant, page: CensusPage) {
-        self.table.set_wire(self.follows());
+        self.tell_table();
         self.table.on_page(page);
         self.ask_about_older(now);
     }
@@ -64,7 +64,7 @@ impl Service {
     /// The answer to [`ServiceAction::Ask`]: the terms of some connections, from the primary's kernel. Call this after
     /// reading the log.
     pub(super) fn on_told(&mut self, now: Instant, told: Vec<ClientTerms>) {
-        self.table.set_wire(self.follows());
+        self.tell_table();
         told.into_iter().for_each(|told| self.table.on_told(told));
         self.remove_ended(now);
         self.ask_about_older(now);

@@ -47,7 +47,7 @@ impl Service {
         if is_wire && direction == Direction::In {
             self.path.on_client(now);
         }
-        self.table.set_wire(self.follows());
+        self.tell_table();
         let missed = self.missed_by_replica(direction, &segment);
         self.hurry_speaker(direction, &segment);
         let change = self.table.on_packet(now, direction, &segment, source);

@@ -38,6 +38,11 @@ impl Table {
         }
     }
 
+    /// Sets whether clients can be slowed: the primary does not slow clients of reversed connections, so these become unprotected instead.
+    pub(crate) const fn set_slows(&mut self, slows: bool) {
+        self.slows = slows;
+    }
+
     /// The log may lack packets, so nothing is certain about any connection.
     pub fn distrust(&mut self) {
         let ids: Vec<_> = self.iter().map(|(id, _)| id).collect();
