@@ -11,8 +11,9 @@ use super::*;
 use crate::config::NodeRole;
 use crate::control::{
     ChannelPathStatus, ChannelStatus, ConnectionStatus, Connections, Lag, LeaseStatus, LinkStatus,
-    NodeStatus, PeerStatus, ProtectionStatus, RestoredConnections, RestoredStatus, RingStatus, RingsStatus,
-    ServiceMode, ServiceStatus, StateSince, StateSyncStatus, TakeoverStatus, samples,
+    NodeStatus, OrderActivity, PeerStatus, ProtectionStatus, RecordedOrderStatus, RestoredConnections,
+    RestoredStatus, RingStatus, RingsStatus, ServiceMode, ServiceStatus, StateSince, StateSyncStatus,
+    TakeoverStatus, samples,
 };
 
 #[test]
@@ -76,6 +77,11 @@ fn survivor() -> ServiceStatus {
             state: "resting".to_owned(),
             error: Some("finish failed: exit status: 3: no".to_owned()),
             missed_bytes: 0,
+        }),
+        recorded_order: Some(RecordedOrderStatus {
+            activity: OrderActivity::Off,
+            reason: "the record has ended with the takeover".to_owned(),
+            age_ns: 12_000_000_000,
         }),
         ..sample
     }

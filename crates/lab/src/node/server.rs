@@ -221,6 +221,16 @@ impl ServerProcess {
         Ok(self.process.signal(signal)?)
     }
 
+    /// Sends SIGTERM to all processes of the server, and waits until the leading process has ended.
+    ///
+    /// # Errors
+    /// If the server takes longer than `limit`.
+    pub fn end(&mut self, limit: Duration) -> Result<()> {
+        self.signal(Signal::SIGTERM)?;
+        self.process.wait(limit)?;
+        Ok(())
+    }
+
     /// The server's leading process.
     pub fn pid(&self) -> Pid {
         self.process.pid()

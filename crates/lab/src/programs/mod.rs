@@ -1,5 +1,7 @@
 //! `steadfast-lab programs`: real clients and real servers, unmodified, through a power failure.
 
+mod again;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,7 +15,6 @@ use serde::Serialize;
 use crate::clock::ClockOffset;
 use crate::emulator::WanOptions;
 use crate::judge::{Closing, Finding};
-use crate::net::NODE_NAMES;
 use crate::node::{DEBIAN_PYTHON, ServerSoftware, WEBSOCKETS};
 use crate::pair::aftermath::{Aftermath, follow};
 use crate::pair::expect::{BACKUP, changes, expectations};
@@ -62,6 +63,10 @@ pub struct ProgramsOptions {
     /// code 1).
     #[arg(long)]
     without_recorded_order: bool,
+    /// With clients that share keys: after the takeover, node a comes back, both servers are started again, and the clients work through a
+    /// power failure of node b.
+    #[arg(long)]
+    again: bool,
     #[command(flatten)]
     lan: LanOptions,
     #[command(flatten)]
@@ -161,6 +166,9 @@ impl Lab for ProgramsOptions {
         if self.parts().is_empty() {
             return Err(WrongUse("this client does not talk to this server".to_owned()).into());
         }
+        if self.again && (self.client != Some(ClientSoftware::SharedKeys) || self.without_recorded_order) {
+            return Err(WrongUse("--again needs --client shared-keys with recorded order".to_owned()).into());
+        }
         Ok(())
     }
 
@@ -193,7 +201,7 @@ impl Lab for ProgramsOptions {
         run: &LabRun<'_>,
         problems: &mut Vec<String>,
     ) -> Result<ProgramsFindings> {
-        let result = play(&self.pair(server, client), client, run)?;
+        let result = play(&self.pair(server, client), client, self.again, run)?;
         let of = |problem: &String| format!("{} from {}: {problem}", client.name(), server.name());
         problems.extend(result.problems.iter().map(of));
         Ok(ProgramsFindings {
@@ -317,21 +325,25 @@ impl ProgramResult {
     }
 }
 
-fn play(options: &PairOptions, client: ClientSoftware, run: &LabRun<'_>) -> Result<ProgramResult> {
+fn play(
+    options: &PairOptions,
+    client: ClientSoftware,
+    again: bool,
+    run: &LabRun<'_>,
+) -> Result<ProgramResult> {
     let clock = ClockOffset::measure();
     let work = Work::new(options, run.seed);
     run.step("set up");
     let mut testbed = Testbed::set(options, &work, run)?;
     let (seed, length) = work.files()[0];
     let received = testbed.directory.join("received");
-    let mut command = testbed.network.client.command(client.program())?;
-    client.arguments(
-        &mut command,
-        options.service(),
-        &pattern::file_name(seed, length),
-        &received,
-    );
-    let mut process = LoggedProcess::start(client.name(), command, &testbed.directory)?;
+    let start = |testbed: &Testbed, label: &str| -> Result<LoggedProcess> {
+        let mut command = testbed.network.client.command(client.program())?;
+        let file = pattern::file_name(seed, length);
+        client.arguments(&mut command, options.service(), &file, &received);
+        Ok(LoggedProcess::start(label, command, &testbed.directory)?)
+    };
+    let mut process = start(&testbed, client.name())?;
     run.step("load");
     wait_for_moment(client, &mut process, &received, length)?;
     let unprotected = wait_for_protection(&testbed, &mut process);
@@ -351,7 +363,15 @@ fn play(options: &PairOptions, client: ClientSoftware, run: &LabRun<'_>) -> Resu
     )?;
     aftermath.problems.extend(unprotected);
     aftermath.problems.extend(unequal);
-    let status = process.wait(LIMIT);
+    let mut status = process.wait(LIMIT);
+    if again && status.as_ref().is_ok_and(std::process::ExitStatus::success) {
+        again::begin_again(&mut testbed, options, &mut aftermath, run)?;
+        process = start(&testbed, "again")?;
+        wait_for_moment(client, &mut process, &received, length)?;
+        aftermath.problems.extend(compare_data(&testbed, &mut process)?);
+        again::fail_again(&testbed, options, &mut aftermath, run)?;
+        status = process.wait(LIMIT);
+    }
     let said = status.as_ref().err().map(|error| format!("{error:#}"));
     let exit_code = status.ok().and_then(|status| status.code());
     let sha256_match = client
@@ -469,11 +489,9 @@ fn compare_data(testbed: &Testbed, client: &mut LoggedProcess) -> Result<Option<
 
 /// Redis' digest of all data of node `index`. The administrator's socket is in the server's directory.
 fn digest(testbed: &Testbed, index: usize) -> Result<String> {
-    let own = format!("{}-{}", ServerSoftware::Redis.name(), NODE_NAMES[index]);
-    let directory = testbed.directory.join(own);
     let output = Command::new("redis-cli")
         .args(["-s", "redis.sock", "DEBUG", "DIGEST"])
-        .current_dir(directory)
+        .current_dir(testbed.server_directory(index))
         .output()?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
