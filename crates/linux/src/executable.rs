@@ -149,6 +149,21 @@ mod tests {
         assert_eq!(owner_of(one.inode).unwrap(), Some(pid));
         assert!(has_mapped(pid, "libc.so.6").unwrap());
         assert!(!has_mapped(pid, "libsteadfast_order.so").unwrap());
-        assert!(!uses_io_uring(pid));
+    }
+
+    #[test]
+    fn an_io_uring_is_noticed() {
+        /// Bytes of `struct io_uring_params`.
+        const PARAMETERS: usize = 120;
+        let mut parameters = [0u64; PARAMETERS / 8];
+        // SAFETY: the kernel reads and writes `PARAMETERS` bytes.
+        let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, parameters.as_mut_ptr()) };
+        if ring < 0 {
+            return; // this kernel forbids io_uring
+        }
+        let is_noticed = uses_io_uring(std::process::id().cast_signed());
+        // SAFETY: the descriptor is this test's own.
+        unsafe { libc::close(i32::try_from(ring).unwrap()) };
+        assert!(is_noticed);
     }
 }

@@ -402,6 +402,7 @@ fn pair(
         order_sockets: order_socket(options, &run.directory, 0)
             .zip(order_socket(options, &run.directory, 1))
             .map(Into::into),
+        trusts_log: options.application() == ServerSoftware::DivergingStream,
         opaque: options.application().is_opaque(),
         agent_timeout_ms: options.fault.restarts_agents().then_some(AGENT_TIMEOUT_MS),
         claim_ping: [ROUTER_LAN, CLIENT].map(|host| host.ip(ipv6)).to_vec(),

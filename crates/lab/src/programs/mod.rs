@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::clock::ClockOffset;
 use crate::emulator::WanOptions;
 use crate::judge::{Closing, Finding};
-use crate::node::{DEBIAN_PYTHON, ServerSoftware, WEBSOCKETS};
+use crate::node::{DEBIAN_PYTHON, ReportedStatus, ServerSoftware, WEBSOCKETS};
 use crate::pair::aftermath::{Aftermath, follow};
 use crate::pair::expect::{BACKUP, changes, expectations};
 use crate::pair::fault::CrashTarget;
@@ -44,6 +44,9 @@ const KEYS_MOMENT: Duration = Duration::from_millis(500);
 const DIGEST_LIMIT: Duration = Duration::from_millis(1500);
 /// Time limit for a client.
 const LIMIT: Duration = Duration::from_secs(60);
+/// The client of the streaming server. The stream takes some seconds; the fault hits in the middle.
+const WATCH: &str = include_str!("watch.py");
+const LINES: usize = 200;
 const POLL: Duration = Duration::from_millis(10);
 
 /// Turn off the primary's power while real, unmodified clients and servers work.
@@ -83,10 +86,12 @@ pub enum ClientSoftware {
     Websockets,
     /// Four connections that change the same keys (recorded order).
     SharedKeys,
+    /// Reads a stream of lines with the time and random numbers (recorded order).
+    Watch,
 }
 
 /// All pairs of server and client that are played.
-const PROGRAMS: [(ServerSoftware, ClientSoftware); 11] = [
+const PROGRAMS: [(ServerSoftware, ClientSoftware); 13] = [
     (ServerSoftware::Nginx, ClientSoftware::Curl),
     (ServerSoftware::Nginx, ClientSoftware::Wget),
     (ServerSoftware::Apache, ClientSoftware::Curl),
@@ -97,6 +102,8 @@ const PROGRAMS: [(ServerSoftware, ClientSoftware); 11] = [
     (ServerSoftware::Python, ClientSoftware::Wget),
     (ServerSoftware::Redis, ClientSoftware::RedisBenchmark),
     (ServerSoftware::Redis, ClientSoftware::SharedKeys),
+    (ServerSoftware::Stream, ClientSoftware::Watch),
+    (ServerSoftware::DivergingStream, ClientSoftware::Watch),
     (ServerSoftware::Websockets, ClientSoftware::Websockets),
 ];
 
@@ -131,7 +138,8 @@ pub struct ProgramResult {
 impl ProgramsOptions {
     /// The run of a client with `server`.
     fn pair(&self, server: ServerSoftware, client: ClientSoftware) -> PairOptions {
-        let is_redis = server == ServerSoftware::Redis;
+        let needs_order = matches!(client, ClientSoftware::SharedKeys | ClientSoftware::Watch);
+        let is_replica = server == ServerSoftware::Redis || needs_order;
         let way = WanOptions {
             rtt_ms: Some(RTT_MS),
             rate_mbit: Some(RATE_MBIT),
@@ -140,15 +148,15 @@ impl ProgramsOptions {
         PairOptions {
             run: self.run.clone(),
             lan: self.lan,
-            policy: if is_redis {
+            policy: if is_replica {
                 PolicyOption::Replica
             } else {
                 PolicyOption::Http
             },
             server: Some(server),
-            recorded_order: client == ClientSoftware::SharedKeys && !self.without_recorded_order,
+            recorded_order: needs_order && !self.without_recorded_order,
             megabytes: Some(if client.downloads() { MEGABYTES } else { 1 }),
-            way: if is_redis { WanOptions::default() } else { way },
+            way: if is_replica { WanOptions::default() } else { way },
             ..PairOptions::new(WorkloadOption::Download, 1)
         }
     }
@@ -239,13 +247,14 @@ impl ClientSoftware {
             Self::RedisBenchmark => "redis-benchmark",
             Self::Websockets => "websockets",
             Self::SharedKeys => "shared-keys",
+            Self::Watch => "watch",
         }
     }
 
     fn program(self) -> &'static str {
         match self {
             Self::Curl | Self::Wget | Self::RedisBenchmark => self.name(),
-            Self::Websockets | Self::SharedKeys => DEBIAN_PYTHON,
+            Self::Websockets | Self::SharedKeys | Self::Watch => DEBIAN_PYTHON,
         }
     }
 
@@ -255,6 +264,7 @@ impl ClientSoftware {
             Self::Curl | Self::Wget => (self.program(), self.name()),
             Self::RedisBenchmark => (self.program(), "redis-tools"),
             Self::SharedKeys => ("redis-cli", "redis-tools"),
+            Self::Watch => (DEBIAN_PYTHON, "python3"),
             Self::Websockets => (WEBSOCKETS, "python3-websockets"),
         }
     }
@@ -262,7 +272,7 @@ impl ClientSoftware {
     fn downloads(self) -> bool {
         match self {
             Self::Curl | Self::Wget => true,
-            Self::RedisBenchmark | Self::Websockets | Self::SharedKeys => false,
+            Self::RedisBenchmark | Self::Websockets | Self::SharedKeys | Self::Watch => false,
         }
     }
 
@@ -285,6 +295,10 @@ impl ClientSoftware {
             Self::Websockets => command
                 .args(["-c", TALK])
                 .args([format!("ws://{service}/"), MESSAGES.to_string()]),
+            Self::Watch => command
+                .args(["-c", WATCH])
+                .args([service.ip().to_string(), service.port().to_string()])
+                .arg(LINES.to_string()),
             Self::SharedKeys => command
                 .args(["-c", KEYS])
                 .args([service.ip().to_string(), service.port().to_string()]),
@@ -351,6 +365,11 @@ fn play(
         .then(|| compare_data(&testbed, &mut process))
         .transpose()?
         .flatten();
+    let diverges = options.application() == ServerSoftware::DivergingStream;
+    let undiverged = options
+        .recorded_order
+        .then(|| compare_divergences(&testbed, diverges))
+        .flatten();
     let epoch = testbed.epoch();
     run.step("fault");
     let fault_at = inject(&testbed, options, CrashTarget::Primary)?;
@@ -363,6 +382,7 @@ fn play(
     )?;
     aftermath.problems.extend(unprotected);
     aftermath.problems.extend(unequal);
+    aftermath.problems.extend(undiverged);
     let mut status = process.wait(LIMIT);
     if again && status.as_ref().is_ok_and(std::process::ExitStatus::success) {
         again::begin_again(&mut testbed, options, &mut aftermath, run)?;
@@ -444,6 +464,7 @@ fn wait_for_moment(
         match client {
             ClientSoftware::RedisBenchmark => begun.elapsed() > BENCHMARK_MOMENT,
             ClientSoftware::SharedKeys => process.output().lines().any(|line| line == "pause"),
+            ClientSoftware::Watch => process.output().lines().count() > LINES / 2,
             ClientSoftware::Websockets => process.output().lines().count() > MESSAGES / 2,
             ClientSoftware::Curl | ClientSoftware::Wget => {
                 received.metadata().is_ok_and(|file| file.len() > length / 2)
@@ -468,6 +489,29 @@ fn wait_for_protection(testbed: &Testbed, client: &mut LoggedProcess) -> Option<
     waited
         .err()
         .map(|error| format!("node b never protected all connections of the client: {reasons:?}; {error}"))
+}
+
+/// Returns a problem if node b's server diverges from its record although it must not, or does not although it must.
+fn compare_divergences(testbed: &Testbed, diverges: bool) -> Option<String> {
+    let counted = |status: &ReportedStatus| {
+        let counters = &status.services.first()?.counters;
+        counters.get("order_divergences").copied()
+    };
+    let begun = Deadline::now();
+    loop {
+        let status = testbed.status(BACKUP).ok();
+        let count = status.as_ref().and_then(counted);
+        let follows = status.is_some_and(|status| status.order_activity() == Some("plays"));
+        if follows && count.is_some_and(|count| (count > 0) == diverges) {
+            return None;
+        }
+        if !diverges || begun.elapsed() > DIGEST_LIMIT {
+            return Some(format!(
+                "node b plays a record: {follows}; divergences: {count:?}"
+            ));
+        }
+        std::thread::sleep(POLL);
+    }
 }
 
 /// Waits until both nodes' servers have the same data, while the clients pause. Then waits until the clients work again. Returns a problem

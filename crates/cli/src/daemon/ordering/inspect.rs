@@ -7,7 +7,7 @@ use linux::network::sockets;
 use proto::Instant;
 
 use super::state::{LibraryPart, OrderedService};
-use crate::daemon::accepts;
+use crate::daemon::servers::accepts;
 
 /// Interval at which a server is looked at.
 const EVERY: Duration = Duration::from_secs(1);
