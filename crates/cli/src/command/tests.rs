@@ -193,6 +193,8 @@ lease          the VIP may be claimed in 380.00 ms if the wire is silent (lease
                300.00 ms)
 replica        its state is NOT the primary's (resting); finish failed: exit
                status: 3: no
+order          OFF for 12 s: the record has ended with the takeover; begins when
+               this node's server is started again with the library
 relayed        1 connection
 not protected  perhaps more than shown: the primary has not told this node yet
                which clients are connected
