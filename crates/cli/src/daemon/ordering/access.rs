@@ -12,7 +12,7 @@ use nix::unistd::{Uid, User};
 
 use crate::config::RecordedOrderSettings;
 
-/// Who may be recorded: the processes of one user and of root, or only those that run one program.
+/// The processes that may get a role: those of one user and of root, or only those of them that run one program.
 pub(super) struct LibraryAccess {
     user: Uid,
     program: Option<PathBuf>,
