@@ -360,6 +360,7 @@ mod tests {
         );
 
         let mut transfer = OrderTransfer::of(record(2));
+        transfer.add(at(0), b"defg");
         let outcome = transfer.link_up(at(0), position(3));
         assert_eq!(
             outcome,
