@@ -35,6 +35,11 @@ const MIGRATIONS: MigrationStatus = MigrationStatus {
     reasons: Vec::new(),
 };
 
+const LEASE: LeaseStatus = LeaseStatus {
+    configured_ns: 300_000_000,
+    left_ns: None,
+    may_speak_ns: Some(250_000_000),
+};
 const COUNTS: ConnectionCounts = ConnectionCounts {
     protected: 20,
     unprotected: 2,
@@ -83,11 +88,7 @@ fn a_status() -> NodeStatus {
             ("the replica's output differs from byte 4711 on".to_owned(), 2),
         ]),
         relayed: 1,
-        lease: LeaseStatus {
-            configured_ns: 300_000_000,
-            left_ns: None,
-            may_speak_ns: Some(250_000_000),
-        },
+        lease: LEASE,
         state_sync: Some(StateSyncStatus {
             synced: true,
             state: "synced".to_owned(),
