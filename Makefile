@@ -26,7 +26,7 @@ test-long: deps format
 
 bench: deps build
 	@! command -v ns >/dev/null || $(LAB) bench sim
-	@$(LAB) bench pair; pair=$$?; $(LAB) bench scale --saturate 1; scale=$$?; $(LAB) bench coral || scale=$$?; $(LAB) bench migrate || scale=$$?; $(LAB) bench edge || scale=$$?; $(LAB) bench paths || scale=$$?; $(LAB) bench ft-tcp || scale=$$?; \
+	@$(LAB) bench pair; pair=$$?; $(LAB) bench scale --saturate 1; scale=$$?; $(LAB) bench coral || scale=$$?; $(LAB) bench migrate || scale=$$?; $(LAB) bench edge || scale=$$?; $(LAB) bench paths || scale=$$?; $(LAB) bench ft-tcp || scale=$$?; $(LAB) bench order || scale=$$?; \
 		for way in "" "--rtt 20"; do \
 			$(LAB) crash --measure --connections 10500 --workload request --repeat 3 $$way || scale=$$?; \
 		done; \

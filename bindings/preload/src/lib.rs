@@ -85,27 +85,34 @@ extern "C" fn in_child() {
     sockets::forget_all();
 }
 
-extern "C" fn start() {
-    let Some(setting) = env::var_os(SETTING) else {
-        return;
-    };
-    // SAFETY: the process has one thread when its libraries are initialized. Children of the server are not recorded.
+/// Programs that the server starts are not recorded.
+fn forget_setting() {
+    // SAFETY: the process has one thread when its libraries are initialized.
     unsafe {
         env::remove_var(SETTING);
         env::remove_var("LD_PRELOAD");
     }
+}
+
+extern "C" fn start() {
+    let Some(setting) = env::var_os(SETTING) else {
+        return;
+    };
     let role = setting.to_str().ok_or_else(|| "not UTF-8".to_owned());
     let role = match role.and_then(OrderRole::from_setting) {
         Ok(role) => role,
         Err(reason) => {
+            forget_setting();
             return say(&format!(
                 "{SETTING}: {reason}; the server runs without recorded order"
             ));
         }
     };
+    // A program without a role may be a shell that starts the server, so its environment stays.
     let Some(mut server) = OrderedServer::new(role) else {
         return;
     };
+    forget_setting();
     if std::fs::read_to_string("/proc/self/maps").is_ok_and(|maps| maps.contains("/liburing")) {
         server.refuse("the server uses io_uring");
     }

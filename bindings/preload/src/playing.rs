@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::net::SocketAddr;
 
-use proto::order::{CLOCKS, OnDivergence, OrderCall, OrderEvent, OrderPlayback, OrderStep, Outcome, Source};
+use proto::order::{CLOCKS, OnDivergence, OrderCall, OrderEvent, OrderPlayback, OrderStep, Outcome};
 
 use crate::held::HeldOutput;
 use crate::link::RecordSource;
 use crate::recording::LocalRound;
-use crate::sockets::OrderedSockets;
-use crate::system::{self, RawAddress};
+use crate::sockets::{OrderedSockets, WaitingConnection};
+use crate::system;
 
 /// Longest wait in milliseconds for a connection or for input that the record has. Both are in the backup's log before the primary's server
 /// gets them, so a longer wait means that they never come.
@@ -20,16 +20,6 @@ const INPUT_MAX: u64 = 10_000;
 const REPORT_EVERY: u64 = 1_000_000_000;
 /// Interval in milliseconds at which a slow client is tried again.
 const SLOW_CLIENT: c_int = 5;
-
-/// A connection that the kernel has accepted and the server has not.
-pub struct WaitingConnection {
-    /// Its descriptor.
-    pub fd: c_int,
-    /// The client.
-    pub address: RawAddress,
-    /// The listening socket from which it was accepted.
-    pub listener: c_int,
-}
 
 /// A server that follows a record.
 pub struct PlayingServer {
@@ -421,21 +411,7 @@ impl PlayingServer {
         events: &mut [libc::epoll_event],
     ) -> Option<usize> {
         let mut count = system::wait_for_events(epoll, events, 0).unwrap_or(0);
-        for connection in &self.local {
-            let watch = sockets
-                .listener(connection.listener)
-                .and_then(|listener| sockets.watch_of(Source::Listener(listener)));
-            if let Some(watch) = watch
-                && count < events.len()
-                && !events[..count].iter().any(|event| { event.u64 } == watch.data)
-            {
-                events[count] = libc::epoll_event {
-                    events: libc::EPOLLIN as u32,
-                    ..watch.event()
-                };
-                count += 1;
-            }
-        }
+        count += sockets.add_waiting(&self.local, events, count);
         if count == 0 {
             return None;
         }

@@ -1,12 +1,13 @@
 //! The primary's half: calls are carried out and recorded. Output is held until the backup has what the output depends on.
 
+use std::collections::VecDeque;
 use std::ffi::c_int;
 
 use proto::order::{CLOCKS, OrderEvent, OrderRecorder, Outcome};
 
 use crate::held::{HOLD_MAX, HeldOutput, SLOW_CLIENT};
 use crate::link::{LinkLost, RecordSink};
-use crate::sockets::OrderedSockets;
+use crate::sockets::{OrderedSockets, WaitingConnection};
 use crate::system::{self, RawAddress};
 
 /// The data of the agent's link in the server's epoll instance. No server uses it, because it is no pointer and no descriptor.
@@ -24,7 +25,10 @@ pub struct RecordingServer {
     watched_in: Option<c_int>,
     /// The last values of the clocks, 0 if not read.
     clocks: [u64; CLOCKS],
+    /// When the last event of a wait was recorded. 0: the server has not waited yet.
     last_ready: u64,
+    /// Accepted connections that are not ordered. The server gets them in a round with others.
+    local: VecDeque<WaitingConnection>,
     round: LocalRound,
     is_lost: bool,
 }
@@ -53,6 +57,7 @@ impl RecordingServer {
             watched_in: None,
             clocks: [0; CLOCKS],
             last_ready: 0,
+            local: VecDeque::new(),
             round: LocalRound::default(),
             is_lost: false,
         }
@@ -63,14 +68,14 @@ impl RecordingServer {
         self.is_lost
     }
 
-    /// Ends the record. Returns the output that is still held.
-    pub fn end(mut self, reason: &str) -> HeldOutput {
+    /// Ends the record. Returns the output that is still held, and the connections that the server has not accepted yet.
+    pub fn end(mut self, reason: &str) -> (HeldOutput, VecDeque<WaitingConnection>) {
         self.pass_on();
         self.sink.refuse(reason);
         if let (Some(epoll), Some(link)) = (self.watched_in, self.sink.descriptor()) {
             system::epoll_remove(epoll, link);
         }
-        self.held
+        (self.held, self.local)
     }
 
     /// Sends the record, and writes what the backup's receipts release.
@@ -121,22 +126,47 @@ impl RecordingServer {
         let Some(listener) = sockets.listener(fd) else {
             return system::accept(fd, flags);
         };
+        if self.round.is_now {
+            return self.take_local(fd, flags).ok_or(libc::EAGAIN);
+        }
         if system::is_blocking(fd) && !system::is_readable(fd) {
             self.settle();
         }
-        let accepted = system::accept(fd, flags);
-        let outcome = match &accepted {
-            Ok((connection, address)) => match sockets.takes(*connection, address) {
-                Some(client) => {
-                    sockets.add_connection(*connection);
-                    Ok(client)
-                }
-                None => return accepted,
-            },
-            Err(error) => Err(*error),
+        let mut accepted = system::accept(fd, flags);
+        let outcome = loop {
+            let (connection, address) = match accepted {
+                Ok(found) => found,
+                Err(error) => break Err(error),
+            };
+            if let Some(client) = sockets.takes(connection, &address) {
+                sockets.add_connection(connection);
+                accepted = Ok((connection, address));
+                break Ok(client);
+            }
+            if self.last_ready == 0 {
+                return Ok((connection, address)); // a server without rounds
+            }
+            self.local.push_back(WaitingConnection {
+                fd: connection,
+                address,
+                listener: fd,
+            });
+            // The round goes on as on a replica, which has no such connection.
+            accepted = if system::is_readable(fd) {
+                system::accept(fd, flags)
+            } else {
+                Err(libc::EAGAIN)
+            };
         };
         self.recorder.record(&OrderEvent::Accepted { listener, outcome });
         accepted
+    }
+
+    fn take_local(&mut self, listener: c_int, flags: c_int) -> Option<(c_int, RawAddress)> {
+        let place = self.local.iter().position(|one| one.listener == listener)?;
+        let WaitingConnection { fd, address, .. } = self.local.remove(place)?;
+        system::set_flags(fd, flags);
+        Some((fd, address))
     }
 
     /// Reads from a connection.
@@ -239,6 +269,9 @@ impl RecordingServer {
             if self.held.is_blocked() && !(0..SLOW_CLIENT).contains(&left) {
                 left = SLOW_CLIENT;
             }
+            if !self.local.is_empty() {
+                left = 0;
+            }
             let count = match system::wait_for_events(epoll, events, left) {
                 Ok(count) => count,
                 Err(error) => {
@@ -251,7 +284,7 @@ impl RecordingServer {
             if self.held.is_blocked() {
                 self.pass_on();
             }
-            if count > 0 || is_last || self.is_lost {
+            if count > 0 || is_last || self.is_lost || !self.local.is_empty() {
                 return Ok(self.choose_round(sockets, events, count));
             }
         }
@@ -296,7 +329,7 @@ impl RecordingServer {
             .iter()
             .filter_map(|event| Some((sockets.source(event)?, event.events)))
             .collect();
-        let has_local = ordered.len() < count;
+        let has_local = ordered.len() < count || !self.local.is_empty();
         let is_due = now.saturating_sub(self.last_ready) < QUIET_MAX;
         let is_local = has_local && (self.round.is_next || ordered.is_empty() && is_due);
         self.begin_round(is_local, now);
@@ -308,9 +341,10 @@ impl RecordingServer {
                 kept += 1;
             }
         }
-        if !is_local {
-            self.recorder.record(&OrderEvent::Ready(Ok(ordered)));
+        if is_local {
+            return kept + sockets.add_waiting(&self.local, events, kept);
         }
+        self.recorder.record(&OrderEvent::Ready(Ok(ordered)));
         kept
     }
 

@@ -7,9 +7,9 @@ use proto::order::{CLOCKS, Outcome};
 
 use crate::held::{HOLD_MAX, HeldOutput, SLOW_CLIENT};
 use crate::link::OrderRole;
-use crate::playing::{PlayingServer, RecordEnded, WaitingConnection};
+use crate::playing::{PlayingServer, RecordEnded};
 use crate::recording::RecordingServer;
-use crate::sockets::{ConnectionScope, OrderedSockets, OrderedWatch};
+use crate::sockets::{ConnectionScope, OrderedSockets, OrderedWatch, WaitingConnection};
 use crate::system::{self, RawAddress};
 
 /// Numbers of the clocks that have no number of their own.
@@ -84,10 +84,11 @@ impl OrderedServer {
         crate::say(&format!("recording has ended: {reason}"));
         let plain = OrderMode::Plain(Box::default());
         if let OrderMode::Recording(recording) = std::mem::replace(&mut self.mode, plain) {
-            let mut held = recording.end(reason);
+            let (mut held, waiting) = recording.end(reason);
             held.flush(u64::MAX);
             self.mode = OrderMode::Plain(Box::new(PlainServer {
                 held,
+                waiting,
                 ..PlainServer::default()
             }));
         }

@@ -1,5 +1,6 @@
 //! The ordered sockets of a server: its listening sockets and the connections of its clients, with their numbers in the record.
 
+use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,6 +63,16 @@ pub enum ConnectionScope {
     To(SocketAddr),
     /// Those that do not come from this node itself: the agent's connections bear the addresses of clients.
     FromElsewhere,
+}
+
+/// A connection that the kernel has accepted and the server has not.
+pub struct WaitingConnection {
+    /// Its descriptor.
+    pub fd: c_int,
+    /// The client.
+    pub address: RawAddress,
+    /// The listening socket from which it was accepted.
+    pub listener: c_int,
 }
 
 /// The ordered sockets of a server.
@@ -213,6 +224,32 @@ impl OrderedSockets {
             Source::Listener(number) => self.listeners.get(number as usize)?,
         };
         self.by_descriptor.get(fd)?.watch
+    }
+
+    /// Adds to the first `count` events those of the listeners from which `waiting` connections were accepted. Returns how many were added.
+    pub fn add_waiting(
+        &self,
+        waiting: &VecDeque<WaitingConnection>,
+        events: &mut [libc::epoll_event],
+        count: usize,
+    ) -> usize {
+        let mut end = count;
+        for connection in waiting {
+            let watch = self
+                .listener(connection.listener)
+                .and_then(|listener| self.watch_of(Source::Listener(listener)));
+            if let Some(watch) = watch
+                && end < events.len()
+                && !events[..end].iter().any(|event| { event.u64 } == watch.data)
+            {
+                events[end] = libc::epoll_event {
+                    events: libc::EPOLLIN as u32,
+                    ..watch.event()
+                };
+                end += 1;
+            }
+        }
+        end - count
     }
 
     /// Adds all watched sockets to the kernel's epoll instance, which has had none of them until now.

@@ -5,6 +5,7 @@ pub mod application;
 mod bpf;
 pub mod clock;
 pub mod edge;
+pub mod executable;
 pub mod features;
 pub mod keeper;
 pub mod netns;

@@ -13,11 +13,11 @@ use super::cli::NodeOption;
 use super::error::CommandError;
 use super::node::folders;
 use super::text::{Align, TextTable, bytes, fold, milliseconds};
-use crate::config::STATE_ROOT;
+use crate::config::{NodeRole, STATE_ROOT};
 use crate::control::{
-    self, ArbiterKind, Connections, ControlClientError, LeaseStatus, LinkStatus, NodeStatus, OwnerStatus,
-    PathStatus, PeerStatus, ProtectionStatus, RestoredConnections, RingStatus, ServiceMode, ServiceStatus,
-    StateSince, StateSyncStatus, WitnessStatus,
+    self, ArbiterKind, Connections, ControlClientError, LeaseStatus, LinkStatus, NodeStatus, OrderActivity,
+    OwnerStatus, PathStatus, PeerStatus, ProtectionStatus, RecordedOrderStatus, RestoredConnections,
+    RingStatus, ServiceMode, ServiceStatus, StateSince, StateSyncStatus, WitnessStatus,
 };
 
 /// Maximum number of states shown of a node's history.
@@ -340,6 +340,9 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
     if let Some(sync) = &service.state_sync {
         line("replica", state_sync_text(sync));
     }
+    if let Some(order) = &service.recorded_order {
+        line("order", recorded_order_text(order, service.role));
+    }
     if service.relayed > 0 {
         let s = if service.relayed == 1 { "" } else { "s" };
         line("relayed", format!("{} connection{s}", service.relayed));
@@ -412,6 +415,29 @@ fn history_text(history: &[StateSince], now_ns: u64) -> String {
     };
     let states: Vec<_> = history.iter().rev().take(HISTORY_SHOWN).map(state).collect();
     states.join(", before that ")
+}
+
+fn recorded_order_text(order: &RecordedOrderStatus, role: NodeRole) -> String {
+    let seconds = order.age_ns / 1_000_000_000;
+    let what = match (order.activity, role) {
+        (OrderActivity::Records, _) => {
+            return format!("recorded for {seconds} s; the backup takes the record");
+        }
+        (OrderActivity::Plays, _) => return format!("played back for {seconds} s"),
+        (OrderActivity::Waits, NodeRole::Primary) => "recorded, but NOT FOLLOWED",
+        (OrderActivity::Waits, NodeRole::Backup) => "WAITS for a record",
+        (OrderActivity::Off, _) => "OFF",
+    };
+    let begins = match (order.activity, role) {
+        (OrderActivity::Off, NodeRole::Primary) => {
+            "; begins when this node's server is started again with the library"
+        }
+        (OrderActivity::Off, NodeRole::Backup) => {
+            "; begins when both nodes' servers are started again with the library"
+        }
+        _ => "",
+    };
+    format!("{what} for {seconds} s: {}{begins}", order.reason)
 }
 
 fn state_sync_text(sync: &StateSyncStatus) -> String {

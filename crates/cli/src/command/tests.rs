@@ -11,8 +11,9 @@ use super::*;
 use crate::config::NodeRole;
 use crate::control::{
     ChannelPathStatus, ChannelStatus, ConnectionStatus, Connections, Lag, LeaseStatus, LinkStatus,
-    NodeStatus, PeerStatus, ProtectionStatus, RestoredConnections, RestoredStatus, RingStatus, RingsStatus,
-    ServiceMode, ServiceStatus, StateSince, StateSyncStatus, TakeoverStatus, samples,
+    NodeStatus, OrderActivity, PeerStatus, ProtectionStatus, RecordedOrderStatus, RestoredConnections,
+    RestoredStatus, RingStatus, RingsStatus, ServiceMode, ServiceStatus, StateSince, StateSyncStatus,
+    TakeoverStatus, samples,
 };
 
 #[test]
@@ -76,6 +77,11 @@ fn survivor() -> ServiceStatus {
             state: "resting".to_owned(),
             error: Some("finish failed: exit status: 3: no".to_owned()),
             missed_bytes: 0,
+        }),
+        recorded_order: Some(RecordedOrderStatus {
+            activity: OrderActivity::Off,
+            reason: "the record has ended with the takeover".to_owned(),
+            age_ns: 12_000_000_000,
         }),
         ..sample
     }
@@ -187,6 +193,8 @@ lease          the VIP may be claimed in 380.00 ms if the wire is silent (lease
                300.00 ms)
 replica        its state is NOT the primary's (resting); finish failed: exit
                status: 3: no
+order          OFF for 12 s: the record has ended with the takeover; begins when
+               this node's server is started again with the library
 relayed        1 connection
 not protected  perhaps more than shown: the primary has not told this node yet
                which clients are connected
@@ -200,9 +208,8 @@ counters of web
 COUNTER  COUNT
 logged   12345
 ";
-    let text = show::status_text(&status, 72_500_000_000);
-    assert_eq!(text, expected);
-    assert!(text.lines().all(|line| line.len() <= 80));
+    assert_eq!(show::status_text(&status, 72_500_000_000), expected);
+    assert!(expected.lines().all(|line| line.len() <= 80));
 }
 
 #[test]

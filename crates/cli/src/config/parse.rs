@@ -323,12 +323,24 @@ fn state_sync(table: &mut ConfigTable<'_, '_>) -> Option<StateSyncSettings> {
 fn recorded_order(table: &mut ConfigTable<'_, '_>) -> Option<RecordedOrderSettings> {
     let has_socket = table.has("recorded_order");
     let socket = table.optional("recorded_order", snapshot_socket);
-    if table.has("on_divergence") && !has_socket {
-        table.problem("on_divergence", "is of no use without recorded_order");
+    for key in ["on_divergence", "recorded_order_user", "recorded_order_program"] {
+        if table.has(key) && !has_socket {
+            table.problem(key, "is of no use without recorded_order");
+        }
     }
+    let user = text("the name of a user", |name| {
+        (!name.is_empty()).then(|| name.to_owned())
+    });
+    let user = table.optional("recorded_order_user", user);
+    let program = text("an absolute path", |path| {
+        path.starts_with('/').then(|| PathBuf::from(path))
+    });
+    let program = table.optional("recorded_order_program", program);
     let on_divergence = table.optional("on_divergence", on_divergence).unwrap_or_default();
     socket.map(|socket| RecordedOrderSettings {
         socket,
+        user,
+        program,
         on_divergence,
     })
 }

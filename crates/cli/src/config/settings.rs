@@ -203,6 +203,10 @@ pub struct ServiceSettings {
 pub struct RecordedOrderSettings {
     /// `recorded_order`: the Unix socket at which the library in the service's server reaches the agent.
     pub socket: PathBuf,
+    /// `recorded_order_user`: the user that may connect to the socket besides root, who always may. Default: none.
+    pub user: Option<String>,
+    /// `recorded_order_program`: the server's executable file. Other programs get no role. Default: any program of an allowed user.
+    pub program: Option<PathBuf>,
     /// `on_divergence`: `unprotect` (default) or `trust-log`.
     pub on_divergence: OnDivergence,
 }

@@ -102,6 +102,8 @@ state_sync = ["/usr/local/sbin/copy", "--all"]
 state_sync_timeout_ms = 60_000
 state_sync_hold_ms = 100
 recorded_order = "/run/steadfast/order-echo.sock"
+recorded_order_user = "daemon"
+recorded_order_program = "/usr/bin/redis-server"
 on_divergence = "trust-log"
 "#;
 
@@ -183,6 +185,8 @@ fn the_smallest_file_has_the_documented_defaults() {
 fn recorded_order() -> RecordedOrderSettings {
     RecordedOrderSettings {
         socket: "/run/steadfast/order-echo.sock".into(),
+        user: Some("daemon".to_owned()),
+        program: Some("/usr/bin/redis-server".into()),
         on_divergence: OnDivergence::TrustLog,
     }
 }

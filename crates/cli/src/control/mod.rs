@@ -332,6 +332,9 @@ pub struct ServiceStatus {
     pub lease: LeaseStatus,
     /// State of the replica's server, compared with the primary's; `None` without `state_sync`, or if this node is not the wire.
     pub state_sync: Option<StateSyncStatus>,
+    /// What recorded order does on this node; `None` without `recorded_order`.
+    #[serde(default)]
+    pub recorded_order: Option<RecordedOrderStatus>,
     /// State of the service's path: whether clients reach the nodes.
     pub path: PathStatus,
 }
@@ -354,6 +357,31 @@ pub struct PathStatus {
     pub peer_hears: Option<bool>,
     /// Number of times that the path broke since the agent's start.
     pub losses: u64,
+}
+
+/// Recorded order on one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedOrderStatus {
+    /// What this node's server does.
+    pub activity: OrderActivity,
+    /// Why the record is off, or what it waits for; else empty.
+    pub reason: String,
+    /// Time since this began, in nanoseconds.
+    pub age_ns: u64,
+}
+
+/// What a node's server does with the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OrderActivity {
+    /// Its order is recorded, and the backup takes the record.
+    Records,
+    /// It plays the primary's record back.
+    Plays,
+    /// It is recorded but no backup takes the record, or it waits for a record that it can follow.
+    Waits,
+    /// It runs without a record, or no server runs.
+    Off,
 }
 
 /// The state of a replica's server.

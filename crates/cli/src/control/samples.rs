@@ -113,6 +113,7 @@ pub fn service() -> ServiceStatus {
             may_speak_ns: None,
         },
         state_sync: None,
+        recorded_order: None,
         path: PathStatus {
             carrier: true,
             outside: Reachability::Reached,

@@ -133,6 +133,7 @@ fn service(
             may_speak_ns: of.right_ends_at().map(|at| nanos(at.since(now))),
         },
         state_sync: state_sync(node, index),
+        recorded_order: kernel.ordering.status(index),
         path: path(&of.path(now)),
     }
 }

@@ -2,6 +2,7 @@
 
 mod files;
 mod findings;
+mod preload;
 mod trust;
 
 use std::collections::BTreeMap;
@@ -67,6 +68,7 @@ pub fn check(config: &Config, peer: PeerMust) -> Result<Findings, network::Netwo
     };
     trust::check(config, &mut check.findings);
     files::check(config, &mut check.findings);
+    preload::check(config, &mut check.findings);
     check.fence();
     let mut neighbours = Vec::new();
     for (index, service) in config.services.iter().enumerate() {

@@ -8,7 +8,8 @@ use proto::role::Role as State;
 
 use super::page::{MetricsPage, number, seconds, yes};
 use crate::control::{
-    NodeStatus, PeerStatus, RingStatus, ServiceMode, ServiceStatus, TakeoverStatus, WitnessStatus,
+    NodeStatus, OrderActivity, PeerStatus, RingStatus, ServiceMode, ServiceStatus, TakeoverStatus,
+    WitnessStatus,
 };
 
 /// Entries of [`ServiceStatus::counters`] that can also decrease. The page shows them as gauges, not in `steadfast_events_total`.
@@ -25,6 +26,7 @@ pub fn exposition(status: &NodeStatus) -> String {
     paths(&page, &status.services);
     connections(&page, &status.services);
     migrations(&page, &status.services);
+    replicas(&page, &status.services);
     logs(&page, &status.services);
     takeovers(&page, &status.services);
     page.text()
@@ -379,6 +381,33 @@ fn migrations(page: &MetricsPage, services: &[ServiceStatus]) {
     );
 }
 
+fn replicas(page: &MetricsPage, services: &[ServiceStatus]) {
+    page.each(
+        "steadfast_state_synced",
+        "1 if the replica's server has the same state as the primary's server, otherwise 0.",
+        services,
+        |service| service.state_sync.as_ref().map(|sync| yes(sync.synced)),
+    );
+    page.each(
+        "steadfast_state_missed_bytes",
+        "Bytes that connections without a replica have sent since the primary's state was copied.",
+        services,
+        |service| {
+            let sync = service.state_sync.as_ref();
+            sync.map(|sync| number(sync.missed_bytes))
+        },
+    );
+    page.each(
+        "steadfast_recorded_order",
+        "1 if this node's server is recorded and its backup takes the record, or if it plays a record back; otherwise 0.",
+        services,
+        |service| {
+            let order = service.recorded_order.as_ref();
+            order.map(|order| yes(matches!(order.activity, OrderActivity::Records | OrderActivity::Plays)))
+        },
+    );
+}
+
 fn logs(page: &MetricsPage, services: &[ServiceStatus]) {
     page.each(
         "steadfast_log_bytes",
@@ -427,21 +456,6 @@ fn logs(page: &MetricsPage, services: &[ServiceStatus]) {
         "Bytes that the primary has accepted or sent and that a replica has not read or sent yet; 0 without a replica.",
         services,
         |service| Some(number(service.lag.unfollowed_bytes)),
-    );
-    page.each(
-        "steadfast_state_synced",
-        "1 if the replica's server has the same state as the primary's server, otherwise 0.",
-        services,
-        |service| service.state_sync.as_ref().map(|sync| yes(sync.synced)),
-    );
-    page.each(
-        "steadfast_state_missed_bytes",
-        "Bytes that connections without a replica have sent since the primary's state was copied.",
-        services,
-        |service| {
-            let sync = service.state_sync.as_ref();
-            sync.map(|sync| number(sync.missed_bytes))
-        },
     );
     page.each(
         "steadfast_unacknowledged_input_bytes",

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::config::NodeRole;
-use crate::control::MigrationStatus;
 use crate::control::{
     Asker, Call, ConnectionCounts, ControlServer, EdgeStatus, LeaseStatus, LinkStatus, NodeStatus,
     PeerStatus, RingStatus, RingsStatus, ServiceMode, ServiceStatus, StateSyncStatus, StringStatus,
     TakeoverStatus, TakeoverTotals, samples,
 };
+use crate::control::{MigrationStatus, OrderActivity, RecordedOrderStatus};
 use crate::stage::StageStatus;
 
 const SUMS: TakeoverTotals = TakeoverTotals {
@@ -35,17 +35,32 @@ const MIGRATIONS: MigrationStatus = MigrationStatus {
     reasons: Vec::new(),
 };
 
+const LEASE: LeaseStatus = LeaseStatus {
+    configured_ns: 300_000_000,
+    left_ns: None,
+    may_speak_ns: Some(250_000_000),
+};
+const COUNTS: ConnectionCounts = ConnectionCounts {
+    protected: 20,
+    unprotected: 2,
+    ambiguous: 1,
+};
+
+fn a_playback() -> RecordedOrderStatus {
+    RecordedOrderStatus {
+        activity: OrderActivity::Plays,
+        reason: String::new(),
+        age_ns: 1,
+    }
+}
+
 fn a_status() -> NodeStatus {
     let sample = samples::service();
     let service = ServiceStatus {
         role: NodeRole::Primary,
         mode: ServiceMode::Simplex,
         epoch: 2,
-        connections: ConnectionCounts {
-            protected: 20,
-            unprotected: 2,
-            ambiguous: 1,
-        },
+        connections: COUNTS,
         ring_fill_bytes: 8,
         takeovers: vec![TakeoverStatus {
             declared_ns: 1_000_000_000,
@@ -73,17 +88,14 @@ fn a_status() -> NodeStatus {
             ("the replica's output differs from byte 4711 on".to_owned(), 2),
         ]),
         relayed: 1,
-        lease: LeaseStatus {
-            configured_ns: 300_000_000,
-            left_ns: None,
-            may_speak_ns: Some(250_000_000),
-        },
+        lease: LEASE,
         state_sync: Some(StateSyncStatus {
             synced: true,
             state: "synced".to_owned(),
             error: None,
             missed_bytes: 12,
         }),
+        recorded_order: Some(a_playback()),
         ..sample
     };
     let full = RingStatus {
@@ -155,6 +167,7 @@ fn a_status_becomes_samples() {
         "steadfast_unfollowed_bytes{service=\"web\"} 10",
         "steadfast_unacknowledged_input_bytes{service=\"web\"} 11",
         "steadfast_state_synced{service=\"web\"} 1",
+        "steadfast_recorded_order{service=\"web\"} 1",
         "steadfast_state_missed_bytes{service=\"web\"} 12",
         "steadfast_takeovers_total{service=\"web\"} 20",
         "steadfast_takeover_connections_total{outcome=\"restored\",service=\"web\"} 60",

@@ -228,7 +228,7 @@ fn measure(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<Measured> 
                 take_transfers(testbed, serving, &mut samples.throughput[service])
                     .and_then(|()| match serving {
                         Serving::Sink => take_others(testbed, samples),
-                        Serving::Files | Serving::Values | Serving::Random => Ok(()),
+                        Serving::Files | Serving::Values | Serving::OrderedValues | Serving::Random => Ok(()),
                     })
                     .context(VARIANTS[index].0)?;
                 progress.inc(1);
@@ -284,7 +284,7 @@ fn take_transfers(
         let bytes = BYTES_PER_MBIT * u64::from(mbit);
         testbed.shape(Some(mbit))?;
         let transfers: [Transfer; 2] = match serving {
-            Serving::Values => [
+            Serving::Values | Serving::OrderedValues => [
                 load(testbed, "store", &[bytes.to_string()])?,
                 load(testbed, "fetch", &[])?,
             ],

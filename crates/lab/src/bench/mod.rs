@@ -8,6 +8,7 @@ mod ft_tcp;
 pub mod load;
 mod measure;
 mod options;
+mod order;
 mod outage;
 mod pair;
 mod scale;
@@ -34,6 +35,7 @@ enum Subject {
     Coral(coral::CoralBenchOptions),
     Edge(edge::EdgeBenchOptions),
     FtTcp(ft_tcp::FtTcpBenchOptions),
+    Order(order::OrderBenchOptions),
     Migrate(crate::sessions::bench::MigrateBenchOptions),
     Paths(crate::paths::bench::PathsBenchOptions),
     Pair(pair::PairBenchOptions),
@@ -50,6 +52,7 @@ pub fn run(options: &BenchOptions) -> Result<LabOutcome> {
         Subject::Coral(coral) => coral::run(coral),
         Subject::Edge(edge) => edge::run(edge),
         Subject::FtTcp(ft_tcp) => ft_tcp::run(ft_tcp),
+        Subject::Order(order) => order::run(order),
         Subject::Migrate(migrate) => crate::sessions::bench::run(migrate),
         Subject::Paths(paths) => crate::paths::bench::run(paths),
         Subject::Pair(pair) => pair::run(pair),

@@ -61,6 +61,8 @@ pub enum Serving {
     Sink,
     /// Redis: large values.
     Values,
+    /// Redis with recorded order.
+    OrderedValues,
     /// lighttpd with a CGI script whose replies are random. A pair runs it behind a stage.
     Random,
 }
@@ -70,7 +72,7 @@ impl Serving {
         match self {
             Self::Files => ServerSoftware::Nginx.port(),
             Self::Sink => SINK_PORT,
-            Self::Values => ServerSoftware::Redis.port(),
+            Self::Values | Self::OrderedValues => ServerSoftware::Redis.port(),
             Self::Random => ServerSoftware::Cgi.port(),
         }
     }
@@ -116,6 +118,9 @@ impl BenchTestbed {
                 Serving::Sink => sinks.push(start_sink(node, name, &directory)?),
                 Serving::Files => servers.push(start(ServerSoftware::Nginx)?),
                 Serving::Values => servers.push(start(ServerSoftware::Redis)?),
+                Serving::OrderedValues => {
+                    servers.push(start_ordered((node, name), &directory, content, daemon)?)
+                }
                 Serving::Random => {
                     servers.push(start_random(variant, (node, name), &directory, content, daemon)?);
                 }
@@ -140,10 +145,18 @@ impl BenchTestbed {
                     pair.staged_port = ServerSoftware::Cgi.staged_port();
                     pair.snapshot_sockets = Some(NODE_NAMES.map(|name| snapshot_socket(&directory, name)));
                 }
+                if serving == Serving::OrderedValues {
+                    pair.order_sockets = Some(NODE_NAMES.map(|name| order_socket(&directory, name)));
+                }
                 let [a, b] = &network.nodes;
                 Some(pair.start([a, b], &directory, teardown)?)
             }
         };
+        if serving == Serving::OrderedValues {
+            for (server, node) in servers.iter_mut().zip(&network.nodes) {
+                server.wait_listening(node, serving.port())?;
+            }
+        }
         Ok(Self {
             network,
             service,
@@ -216,6 +229,27 @@ impl BenchTestbed {
 
 fn snapshot_socket(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("snapshots-{name}.sock"))
+}
+
+fn order_socket(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("order-{name}.sock"))
+}
+
+/// Starts a Redis whose order is recorded. It listens once the agent runs.
+fn start_ordered(
+    (node, name): (&Netns, &str),
+    directory: &Path,
+    content: &PatternFiles,
+    daemon: &Path,
+) -> Result<ServerProcess> {
+    let software = ServerSoftware::Redis;
+    let export = ExportSetup {
+        program: daemon.to_owned(),
+        order: Some(order_socket(directory, name)),
+        ..ExportSetup::default()
+    };
+    let label = format!("{}-{name}", software.name());
+    ServerProcess::start_with(software, node, directory, &label, content, 1, &export)
 }
 
 /// Starts a server with random replies on a node: behind a stage if a pair protects it.

@@ -70,6 +70,8 @@ pub struct PairSetup {
     pub snapshot_sockets: Option<[PathBuf; 2]>,
     /// With recorded order: the sockets for the servers' libraries on node a and b.
     pub order_sockets: Option<[PathBuf; 2]>,
+    /// With recorded order: a server that diverges goes on with the record (`on_divergence = "trust-log"`).
+    pub trusts_log: bool,
     /// Whether a replica follows protocols other than HTTP.
     pub opaque: bool,
     /// Milliseconds between two heartbeats.
@@ -113,6 +115,7 @@ impl PairSetup {
             staged_port: None,
             snapshot_sockets: None,
             order_sockets: None,
+            trusts_log: false,
             opaque: false,
             heartbeat_ms: 20,
             missed: 4,
@@ -185,7 +188,12 @@ impl PairSetup {
     fn order_socket(&self, index: usize) -> String {
         let sockets = self.order_sockets.as_ref();
         sockets.map_or_else(String::new, |sockets| {
-            format!("recorded_order = {:?}\n", sockets[index])
+            let policy = if self.trusts_log {
+                "on_divergence = \"trust-log\"\n"
+            } else {
+                ""
+            };
+            format!("recorded_order = {:?}\n{policy}", sockets[index])
         })
     }
 

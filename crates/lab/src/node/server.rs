@@ -20,6 +20,7 @@ use crate::net::address::ROUTER_LAN;
 use crate::process::{self, LoggedProcess};
 
 const ECHO: &str = include_str!("echo.py");
+const STREAM: &str = include_str!("stream.py");
 /// The sample server with policy `snapshot`, and the modules that it uses.
 const FILE_SERVER: &str = include_str!("../../../../bindings/python/examples/file_server.py");
 const TCP_SERVER: &str = include_str!("../../../../bindings/python/examples/tcp_server.py");
@@ -221,6 +222,16 @@ impl ServerProcess {
         Ok(self.process.signal(signal)?)
     }
 
+    /// Sends SIGTERM to all processes of the server, and waits until the leading process has ended.
+    ///
+    /// # Errors
+    /// If the server takes longer than `limit`.
+    pub fn end(&mut self, limit: Duration) -> Result<()> {
+        self.signal(Signal::SIGTERM)?;
+        self.process.wait(limit)?;
+        Ok(())
+    }
+
     /// The server's leading process.
     pub fn pid(&self) -> Pid {
         self.process.pid()
@@ -261,6 +272,7 @@ fn command(
         ServerSoftware::FileServer => FILE_SERVER.to_owned(),
         ServerSoftware::PgFrontEnd | ServerSoftware::WrongPgFrontEnd => PG_FRONT_END.to_owned(),
         ServerSoftware::Websockets => ECHO.to_owned(),
+        ServerSoftware::Stream | ServerSoftware::DivergingStream => STREAM.to_owned(),
     };
     let file = own.join("server.conf");
     fs::write(&file, text).with_context(|| file.display().to_string())?;
@@ -300,7 +312,14 @@ fn command(
             ));
             command.args(everywhere(application.port()))
         }
-        ServerSoftware::Websockets => command.arg(file).arg(application.port().to_string()),
+        ServerSoftware::Websockets | ServerSoftware::Stream => {
+            command.arg(file).arg(application.port().to_string())
+        }
+        ServerSoftware::DivergingStream => {
+            let is_on_b = own.to_string_lossy().ends_with("-b");
+            command.arg(file).arg(application.port().to_string());
+            command.args(is_on_b.then_some("diverge"))
+        }
     };
     Ok(command)
 }

@@ -52,6 +52,14 @@ pub enum ServerSoftware {
     /// Python's websockets: echoes each message. The lab's own clients do not speak WebSocket.
     #[value(skip)]
     Websockets,
+    /// The lab's streaming server: sends lines with the time and random numbers, whenever its clock tells it to. One process.
+    #[value(name = "stream")]
+    #[serde(rename = "stream")]
+    Stream,
+    /// The same, but on node b it asks for random bytes that it does not need. So it diverges from a record.
+    #[value(name = "diverging-stream")]
+    #[serde(rename = "diverging-stream")]
+    DivergingStream,
 }
 
 impl ServerSoftware {
@@ -68,6 +76,8 @@ impl ServerSoftware {
             Self::PlainCgi => "plain-cgi",
             Self::PgFrontEnd | Self::WrongPgFrontEnd => "pg-front-end",
             Self::Websockets => "websockets",
+            Self::Stream => "stream",
+            Self::DivergingStream => "diverging-stream",
         }
     }
 
@@ -76,7 +86,12 @@ impl ServerSoftware {
         match self {
             Self::Nginx | Self::Apache | Self::Lighttpd | Self::Python | Self::Redis => self.name(),
             Self::Cgi | Self::PlainCgi => Self::Lighttpd.program(),
-            Self::FileServer | Self::PgFrontEnd | Self::WrongPgFrontEnd | Self::Websockets => DEBIAN_PYTHON,
+            Self::FileServer
+            | Self::PgFrontEnd
+            | Self::WrongPgFrontEnd
+            | Self::Websockets
+            | Self::Stream
+            | Self::DivergingStream => DEBIAN_PYTHON,
         }
     }
 
@@ -86,7 +101,7 @@ impl ServerSoftware {
             Self::Nginx => "nginx-light",
             Self::Apache => "apache2-bin",
             Self::Lighttpd | Self::Python | Self::Redis | Self::Cgi | Self::PlainCgi => self.program(),
-            Self::FileServer => return (DEBIAN_PYTHON, "python3"),
+            Self::FileServer | Self::Stream | Self::DivergingStream => return (DEBIAN_PYTHON, "python3"),
             Self::PgFrontEnd | Self::WrongPgFrontEnd => return PSYCOPG,
             Self::Websockets => return (WEBSOCKETS, "python3-websockets"),
         };
@@ -113,7 +128,9 @@ impl ServerSoftware {
             | Self::PlainCgi
             | Self::PgFrontEnd
             | Self::WrongPgFrontEnd
-            | Self::Websockets => Protocol::Http,
+            | Self::Websockets
+            | Self::Stream
+            | Self::DivergingStream => Protocol::Http,
             Self::Redis => Protocol::Redis,
         }
     }

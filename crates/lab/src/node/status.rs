@@ -60,6 +60,9 @@ pub struct ReportedService {
     /// Whether the replica's server has the primary's state. Present only on a wire that has to copy this state.
     #[serde(default)]
     pub state_sync: Option<ReportedStateSync>,
+    /// What recorded order does on the node.
+    #[serde(default)]
+    pub recorded_order: Option<ReportedOrder>,
     /// Size of the log in bytes.
     #[serde(default)]
     pub log_bytes: u64,
@@ -84,6 +87,13 @@ pub struct ReportedState {
     pub at_ns: u64,
     /// The new state.
     pub state: String,
+}
+
+/// Recorded order on one node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ReportedOrder {
+    /// What the node's server does.
+    pub activity: String,
 }
 
 /// The state of a replica's server in [`ReportedService`].
@@ -166,6 +176,12 @@ impl ReportedStatus {
         let is_synced =
             |service: &ReportedService| service.state_sync.as_ref().is_none_or(|sync| sync.synced);
         self.services.iter().all(is_synced)
+    }
+
+    /// What the server does with the record: `records`, `plays`, `waits` or `off`.
+    pub fn order_activity(&self) -> Option<&str> {
+        let order = self.services.first()?.recorded_order.as_ref()?;
+        Some(&order.activity)
     }
 
     /// Whether there are connections, all are known, and all are protected.

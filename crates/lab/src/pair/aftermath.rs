@@ -388,7 +388,17 @@ impl Aftermath {
     fn rejoin(&mut self, testbed: &Testbed, index: usize, returned_at: Instant) -> Result<()> {
         self.second_at = Some(returned_at);
         let mut integration = Integration::new(index, returned_at);
-        integration.wait_duplex(testbed, Duration::ZERO, &mut self.problems)?;
+        if testbed.pair.order_sockets.is_some() {
+            // The new server waits for a record, so it does not listen yet.
+            testbed.wait_for(
+                index,
+                "be the wire again",
+                ReportedStatus::is_wire,
+                &mut self.problems,
+            )?;
+        } else {
+            integration.wait_duplex(testbed, Duration::ZERO, &mut self.problems)?;
+        }
         self.integration = Some(integration);
         std::thread::sleep(ACT);
         Ok(())

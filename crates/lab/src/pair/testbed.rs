@@ -41,6 +41,8 @@ const STATUS_POLL: Duration = Duration::from_millis(50);
 const FENCE_JOURNAL: &str = "fences";
 /// Number of worker processes, if the server has workers. Two, so that one can die.
 const WORKERS: u32 = 2;
+/// Time limit for a server to end after SIGTERM.
+const SERVER_LIMIT: Duration = Duration::from_secs(10);
 
 /// A run's surroundings. The fields are dropped in order of declaration: processes before the network in which they run.
 pub struct Testbed {
@@ -50,6 +52,8 @@ pub struct Testbed {
     pub servers: [ServerProcess; 2],
     /// Number of times a server was started again.
     server_starts: u32,
+    /// The servers' labels, which are the names of their directories.
+    labels: [String; 2],
     application: ServerSoftware,
     content: PatternFiles,
     /// A tcpdump at each capture point.
@@ -83,8 +87,8 @@ impl Testbed {
         let emulator = emulator.transpose().context("emulate the path to the client")?;
         let captures = Captures::start(&network, &directory, options.run.snap).context("capture")?;
         let program = options.run.daemon.path()?;
+        let labels = NODE_NAMES.map(|node| format!("{}-{node}", application.name()));
         let server = |index: usize| {
-            let label = format!("{}-{}", application.name(), NODE_NAMES[index]);
             let node = &network.nodes[index];
             let export = ExportSetup {
                 snapshots: snapshot_socket(options, &directory, index).unwrap_or_default(),
@@ -92,7 +96,15 @@ impl Testbed {
                 ipv6: options.lan.ipv6,
                 order: order_socket(options, &directory, index),
             };
-            ServerProcess::start_with(application, node, &directory, &label, &content, WORKERS, &export)
+            ServerProcess::start_with(
+                application,
+                node,
+                &directory,
+                &labels[index],
+                &content,
+                WORKERS,
+                &export,
+            )
         };
         let mut servers = [server(0)?, server(1)?];
         let (arbiter, witness) = arbiter(options, &network, run)?;
@@ -113,6 +125,7 @@ impl Testbed {
             agents,
             servers,
             server_starts: 0,
+            labels,
             application,
             content,
             captures,
@@ -255,6 +268,20 @@ impl Testbed {
         self.servers[index].start_behind(self.application, node, &self.directory, &label, &self.content)
     }
 
+    /// The directory of the files of node `index`'s server.
+    pub fn server_directory(&self, index: usize) -> PathBuf {
+        self.directory.join(&self.labels[index])
+    }
+
+    /// Ends the server of node `index`, as an operator does, and starts it again. With recorded order, this does not wait until it listens.
+    ///
+    /// # Errors
+    /// As [`start_server`](Self::start_server), or if the server does not end.
+    pub fn restart_server(&mut self, index: usize) -> Result<()> {
+        self.servers[index].end(SERVER_LIMIT)?;
+        self.start_server(index)
+    }
+
     /// Starts the server of node `index` again. The earlier server must have ended.
     ///
     /// # Errors
@@ -270,8 +297,13 @@ impl Testbed {
             snapshots: sockets.map_or_else(PathBuf::new, |sockets| sockets[index].clone()),
             program: self.pair.binaries[index].clone(),
             ipv6: self.pair.service.is_ipv6(),
-            order: None,
+            order: self
+                .pair
+                .order_sockets
+                .as_ref()
+                .map(|sockets| sockets[index].clone()),
         };
+        self.labels[index].clone_from(&label);
         self.servers[index].stop_behind();
         self.servers[index] = ServerProcess::start_with(
             self.application,
@@ -370,6 +402,7 @@ fn pair(
         order_sockets: order_socket(options, &run.directory, 0)
             .zip(order_socket(options, &run.directory, 1))
             .map(Into::into),
+        trusts_log: options.application() == ServerSoftware::DivergingStream,
         opaque: options.application().is_opaque(),
         agent_timeout_ms: options.fault.restarts_agents().then_some(AGENT_TIMEOUT_MS),
         claim_ping: [ROUTER_LAN, CLIENT].map(|host| host.ip(ipv6)).to_vec(),

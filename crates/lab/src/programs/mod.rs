@@ -1,5 +1,7 @@
 //! `steadfast-lab programs`: real clients and real servers, unmodified, through a power failure.
 
+mod again;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,8 +15,7 @@ use serde::Serialize;
 use crate::clock::ClockOffset;
 use crate::emulator::WanOptions;
 use crate::judge::{Closing, Finding};
-use crate::net::NODE_NAMES;
-use crate::node::{DEBIAN_PYTHON, ServerSoftware, WEBSOCKETS};
+use crate::node::{DEBIAN_PYTHON, ReportedStatus, ServerSoftware, WEBSOCKETS};
 use crate::pair::aftermath::{Aftermath, follow};
 use crate::pair::expect::{BACKUP, changes, expectations};
 use crate::pair::fault::CrashTarget;
@@ -43,6 +44,9 @@ const KEYS_MOMENT: Duration = Duration::from_millis(500);
 const DIGEST_LIMIT: Duration = Duration::from_millis(1500);
 /// Time limit for a client.
 const LIMIT: Duration = Duration::from_secs(60);
+/// The client of the streaming server. The stream takes some seconds; the fault hits in the middle.
+const WATCH: &str = include_str!("watch.py");
+const LINES: usize = 200;
 const POLL: Duration = Duration::from_millis(10);
 
 /// Turn off the primary's power while real, unmodified clients and servers work.
@@ -62,6 +66,10 @@ pub struct ProgramsOptions {
     /// code 1).
     #[arg(long)]
     without_recorded_order: bool,
+    /// With clients that share keys: after the takeover, node a comes back, both servers are started again, and the clients work through a
+    /// power failure of node b.
+    #[arg(long)]
+    again: bool,
     #[command(flatten)]
     lan: LanOptions,
     #[command(flatten)]
@@ -78,10 +86,12 @@ pub enum ClientSoftware {
     Websockets,
     /// Four connections that change the same keys (recorded order).
     SharedKeys,
+    /// Reads a stream of lines with the time and random numbers (recorded order).
+    Watch,
 }
 
 /// All pairs of server and client that are played.
-const PROGRAMS: [(ServerSoftware, ClientSoftware); 11] = [
+const PROGRAMS: [(ServerSoftware, ClientSoftware); 13] = [
     (ServerSoftware::Nginx, ClientSoftware::Curl),
     (ServerSoftware::Nginx, ClientSoftware::Wget),
     (ServerSoftware::Apache, ClientSoftware::Curl),
@@ -92,6 +102,8 @@ const PROGRAMS: [(ServerSoftware, ClientSoftware); 11] = [
     (ServerSoftware::Python, ClientSoftware::Wget),
     (ServerSoftware::Redis, ClientSoftware::RedisBenchmark),
     (ServerSoftware::Redis, ClientSoftware::SharedKeys),
+    (ServerSoftware::Stream, ClientSoftware::Watch),
+    (ServerSoftware::DivergingStream, ClientSoftware::Watch),
     (ServerSoftware::Websockets, ClientSoftware::Websockets),
 ];
 
@@ -126,7 +138,8 @@ pub struct ProgramResult {
 impl ProgramsOptions {
     /// The run of a client with `server`.
     fn pair(&self, server: ServerSoftware, client: ClientSoftware) -> PairOptions {
-        let is_redis = server == ServerSoftware::Redis;
+        let needs_order = matches!(client, ClientSoftware::SharedKeys | ClientSoftware::Watch);
+        let is_replica = server == ServerSoftware::Redis || needs_order;
         let way = WanOptions {
             rtt_ms: Some(RTT_MS),
             rate_mbit: Some(RATE_MBIT),
@@ -135,15 +148,15 @@ impl ProgramsOptions {
         PairOptions {
             run: self.run.clone(),
             lan: self.lan,
-            policy: if is_redis {
+            policy: if is_replica {
                 PolicyOption::Replica
             } else {
                 PolicyOption::Http
             },
             server: Some(server),
-            recorded_order: client == ClientSoftware::SharedKeys && !self.without_recorded_order,
+            recorded_order: needs_order && !self.without_recorded_order,
             megabytes: Some(if client.downloads() { MEGABYTES } else { 1 }),
-            way: if is_redis { WanOptions::default() } else { way },
+            way: if is_replica { WanOptions::default() } else { way },
             ..PairOptions::new(WorkloadOption::Download, 1)
         }
     }
@@ -160,6 +173,9 @@ impl Lab for ProgramsOptions {
     fn check(&self) -> Result<()> {
         if self.parts().is_empty() {
             return Err(WrongUse("this client does not talk to this server".to_owned()).into());
+        }
+        if self.again && (self.client != Some(ClientSoftware::SharedKeys) || self.without_recorded_order) {
+            return Err(WrongUse("--again needs --client shared-keys with recorded order".to_owned()).into());
         }
         Ok(())
     }
@@ -193,7 +209,7 @@ impl Lab for ProgramsOptions {
         run: &LabRun<'_>,
         problems: &mut Vec<String>,
     ) -> Result<ProgramsFindings> {
-        let result = play(&self.pair(server, client), client, run)?;
+        let result = play(&self.pair(server, client), client, self.again, run)?;
         let of = |problem: &String| format!("{} from {}: {problem}", client.name(), server.name());
         problems.extend(result.problems.iter().map(of));
         Ok(ProgramsFindings {
@@ -231,13 +247,14 @@ impl ClientSoftware {
             Self::RedisBenchmark => "redis-benchmark",
             Self::Websockets => "websockets",
             Self::SharedKeys => "shared-keys",
+            Self::Watch => "watch",
         }
     }
 
     fn program(self) -> &'static str {
         match self {
             Self::Curl | Self::Wget | Self::RedisBenchmark => self.name(),
-            Self::Websockets | Self::SharedKeys => DEBIAN_PYTHON,
+            Self::Websockets | Self::SharedKeys | Self::Watch => DEBIAN_PYTHON,
         }
     }
 
@@ -247,6 +264,7 @@ impl ClientSoftware {
             Self::Curl | Self::Wget => (self.program(), self.name()),
             Self::RedisBenchmark => (self.program(), "redis-tools"),
             Self::SharedKeys => ("redis-cli", "redis-tools"),
+            Self::Watch => (DEBIAN_PYTHON, "python3"),
             Self::Websockets => (WEBSOCKETS, "python3-websockets"),
         }
     }
@@ -254,7 +272,7 @@ impl ClientSoftware {
     fn downloads(self) -> bool {
         match self {
             Self::Curl | Self::Wget => true,
-            Self::RedisBenchmark | Self::Websockets | Self::SharedKeys => false,
+            Self::RedisBenchmark | Self::Websockets | Self::SharedKeys | Self::Watch => false,
         }
     }
 
@@ -277,6 +295,10 @@ impl ClientSoftware {
             Self::Websockets => command
                 .args(["-c", TALK])
                 .args([format!("ws://{service}/"), MESSAGES.to_string()]),
+            Self::Watch => command
+                .args(["-c", WATCH])
+                .args([service.ip().to_string(), service.port().to_string()])
+                .arg(LINES.to_string()),
             Self::SharedKeys => command
                 .args(["-c", KEYS])
                 .args([service.ip().to_string(), service.port().to_string()]),
@@ -317,27 +339,36 @@ impl ProgramResult {
     }
 }
 
-fn play(options: &PairOptions, client: ClientSoftware, run: &LabRun<'_>) -> Result<ProgramResult> {
+fn play(
+    options: &PairOptions,
+    client: ClientSoftware,
+    again: bool,
+    run: &LabRun<'_>,
+) -> Result<ProgramResult> {
     let clock = ClockOffset::measure();
     let work = Work::new(options, run.seed);
     run.step("set up");
     let mut testbed = Testbed::set(options, &work, run)?;
     let (seed, length) = work.files()[0];
     let received = testbed.directory.join("received");
-    let mut command = testbed.network.client.command(client.program())?;
-    client.arguments(
-        &mut command,
-        options.service(),
-        &pattern::file_name(seed, length),
-        &received,
-    );
-    let mut process = LoggedProcess::start(client.name(), command, &testbed.directory)?;
+    let start = |testbed: &Testbed, label: &str| -> Result<LoggedProcess> {
+        let mut command = testbed.network.client.command(client.program())?;
+        let file = pattern::file_name(seed, length);
+        client.arguments(&mut command, options.service(), &file, &received);
+        Ok(LoggedProcess::start(label, command, &testbed.directory)?)
+    };
+    let mut process = start(&testbed, client.name())?;
     run.step("load");
     wait_for_moment(client, &mut process, &received, length)?;
     let unprotected = wait_for_protection(&testbed, &mut process);
     let unequal = (client == ClientSoftware::SharedKeys)
         .then(|| compare_data(&testbed, &mut process))
         .transpose()?
+        .flatten();
+    let diverges = options.application() == ServerSoftware::DivergingStream;
+    let undiverged = options
+        .recorded_order
+        .then(|| compare_divergences(&testbed, diverges))
         .flatten();
     let epoch = testbed.epoch();
     run.step("fault");
@@ -351,7 +382,16 @@ fn play(options: &PairOptions, client: ClientSoftware, run: &LabRun<'_>) -> Resu
     )?;
     aftermath.problems.extend(unprotected);
     aftermath.problems.extend(unequal);
-    let status = process.wait(LIMIT);
+    aftermath.problems.extend(undiverged);
+    let mut status = process.wait(LIMIT);
+    if again && status.as_ref().is_ok_and(std::process::ExitStatus::success) {
+        again::begin_again(&mut testbed, options, &mut aftermath, run)?;
+        process = start(&testbed, "again")?;
+        wait_for_moment(client, &mut process, &received, length)?;
+        aftermath.problems.extend(compare_data(&testbed, &mut process)?);
+        again::fail_again(&testbed, options, &mut aftermath, run)?;
+        status = process.wait(LIMIT);
+    }
     let said = status.as_ref().err().map(|error| format!("{error:#}"));
     let exit_code = status.ok().and_then(|status| status.code());
     let sha256_match = client
@@ -424,6 +464,7 @@ fn wait_for_moment(
         match client {
             ClientSoftware::RedisBenchmark => begun.elapsed() > BENCHMARK_MOMENT,
             ClientSoftware::SharedKeys => process.output().lines().any(|line| line == "pause"),
+            ClientSoftware::Watch => process.output().lines().count() > LINES / 2,
             ClientSoftware::Websockets => process.output().lines().count() > MESSAGES / 2,
             ClientSoftware::Curl | ClientSoftware::Wget => {
                 received.metadata().is_ok_and(|file| file.len() > length / 2)
@@ -450,6 +491,29 @@ fn wait_for_protection(testbed: &Testbed, client: &mut LoggedProcess) -> Option<
         .map(|error| format!("node b never protected all connections of the client: {reasons:?}; {error}"))
 }
 
+/// Returns a problem if node b's server diverges from its record although it must not, or does not although it must.
+fn compare_divergences(testbed: &Testbed, diverges: bool) -> Option<String> {
+    let counted = |status: &ReportedStatus| {
+        let counters = &status.services.first()?.counters;
+        counters.get("order_divergences").copied()
+    };
+    let begun = Deadline::now();
+    loop {
+        let status = testbed.status(BACKUP).ok();
+        let count = status.as_ref().and_then(counted);
+        let follows = status.is_some_and(|status| status.order_activity() == Some("plays"));
+        if follows && count.is_some_and(|count| (count > 0) == diverges) {
+            return None;
+        }
+        if !diverges || begun.elapsed() > DIGEST_LIMIT {
+            return Some(format!(
+                "node b plays a record: {follows}; divergences: {count:?}"
+            ));
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
 /// Waits until both nodes' servers have the same data, while the clients pause. Then waits until the clients work again. Returns a problem
 /// if the data differ.
 fn compare_data(testbed: &Testbed, client: &mut LoggedProcess) -> Result<Option<String>> {
@@ -469,11 +533,9 @@ fn compare_data(testbed: &Testbed, client: &mut LoggedProcess) -> Result<Option<
 
 /// Redis' digest of all data of node `index`. The administrator's socket is in the server's directory.
 fn digest(testbed: &Testbed, index: usize) -> Result<String> {
-    let own = format!("{}-{}", ServerSoftware::Redis.name(), NODE_NAMES[index]);
-    let directory = testbed.directory.join(own);
     let output = Command::new("redis-cli")
         .args(["-s", "redis.sock", "DEBUG", "DIGEST"])
-        .current_dir(directory)
+        .current_dir(testbed.server_directory(index))
         .output()?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

@@ -33,6 +33,8 @@ const DIAG_MESSAGE: usize = 72;
 const DIAG_RECEIVE_QUEUE: usize = 56;
 /// Offset of the send queue's length. For a listener: the backlog.
 const DIAG_SEND_QUEUE: usize = 60;
+/// Offset of the socket's inode.
+const DIAG_INODE: usize = 68;
 /// The attribute with a socket's mark.
 const DIAG_MARK: u16 = 15;
 /// The attribute with `struct tcp_info`, and the bit that asks for it.
@@ -137,6 +139,8 @@ pub struct ListeningSocket {
     pub address: SocketAddr,
     /// The kernel's number of the socket. No later socket gets the same number.
     pub cookie: u64,
+    /// The socket's inode, by which `/proc` names it.
+    pub inode: u32,
 }
 
 /// The listeners on `port`, except those of dying processes. The kernel still lists such listeners until it has closed them, but the
@@ -155,6 +159,7 @@ pub fn listeners(port: u16) -> Result<Vec<ListeningSocket>, NetworkError> {
             listeners.extend(alive.map(|found| ListeningSocket {
                 address: found.at,
                 cookie: cookie_of(&found.id),
+                inode: found.inode,
             }));
         }
         Ok(listeners)
@@ -231,6 +236,7 @@ struct ListedSocket {
     /// Its local end.
     at: SocketAddr,
     mark: u32,
+    inode: u32,
     /// `None` if the terms were not asked for, or if the socket has none.
     terms: Option<Terms>,
 }
@@ -270,6 +276,7 @@ impl SockDiag {
                                 id,
                                 at,
                                 mark: mark_of(answer.body),
+                                inode: u32::from_ne_bytes(answer.bytes(DIAG_INODE)),
                                 terms: attribute(answer.body, DIAG_INFO).and_then(terms_of),
                             });
                         }

@@ -22,4 +22,4 @@ pub use self::encoding::{BadRecord, OrderDecoder, OrderEncoder};
 pub use self::event::{CLOCKS, OrderCall, OrderEvent, Outcome, RANDOM_MAX, Source};
 pub use self::playback::{OnDivergence, OrderCounts, OrderPlayback, OrderStep};
 pub use self::recorder::OrderRecorder;
-pub use self::transfer::{OrderArrivals, OrderTransfer, RecordGap};
+pub use self::transfer::{LinkRefusal, OrderArrivals, OrderTransfer, RecordId, RecordPosition};

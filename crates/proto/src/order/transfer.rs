@@ -2,6 +2,7 @@
 //! be resumed. Before the first link, it keeps the whole record, because a replica needs the record from its beginning.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::Instant;
@@ -12,9 +13,50 @@ const KEPT_MAX: usize = 64 << 20;
 /// Longest time without a receipt. Then writes do not wait for the backup any more, until a link is up again.
 const RECEIPT_MAX: Duration = Duration::from_secs(1);
 
+/// Names a record. Each server that is recorded begins a record of its own. The number is random, so that no two agents use the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordId(pub NonZeroU64);
+
+/// How much of which record a backup has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordPosition {
+    /// The record that the backup's server follows. `None`: its server has just started, and can follow any record from its beginning.
+    pub record: Option<RecordId>,
+    /// Bytes of this record that have arrived.
+    pub have: u64,
+}
+
+/// Why a backup does not get the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LinkRefusal {
+    /// The primary's server is not recorded now.
+    #[error("the primary's server is not recorded")]
+    NoRecord,
+    /// A server that has just started cannot follow, because the record has no beginning any more.
+    #[error(
+        "the record's beginning is not kept any more: this server started after another one had followed the record, or too late"
+    )]
+    NoBeginning,
+    /// The record that the backup's server follows never continues.
+    #[error("the record has ended, because the primary's server or its agent was started again")]
+    Ended,
+}
+
+impl LinkRefusal {
+    /// Whether the backup's server must go on without a record. Otherwise, it waits for a record that it can follow.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        self == Self::Ended
+    }
+}
+
 /// The primary's half.
 #[derive(Debug, Default)]
 pub struct OrderTransfer {
+    /// The last record that was begun. `None`: no server was recorded yet.
+    record: Option<RecordId>,
+    /// The record is complete.
+    has_ended: bool,
     /// The record from `base` on.
     kept: VecDeque<u8>,
     /// Bytes of the record before `kept`.
@@ -29,12 +71,33 @@ pub struct OrderTransfer {
     answered: Instant,
 }
 
-/// The backup cannot follow this record: its beginning is not there any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the record's beginning is not kept any more: the backup's agent or server started too late")]
-pub struct RecordGap;
-
 impl OrderTransfer {
+    /// The record of a server that has just started. It follows no other record.
+    #[must_use]
+    pub fn of(record: RecordId) -> Self {
+        Self {
+            record: Some(record),
+            ..Self::default()
+        }
+    }
+
+    /// The record is complete, because its server has ended or is not recorded any more.
+    pub fn end(&mut self) {
+        self.has_ended = true;
+    }
+
+    /// Whether the record is complete, or was never begun.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.has_ended || self.record.is_none()
+    }
+
+    /// Whether a server that starts on the backup now could follow the record from its beginning.
+    #[must_use]
+    pub fn has_beginning(&self) -> bool {
+        !self.has_ended() && !self.is_given_up && self.base == 0
+    }
+
     /// The library has handed over more of the record.
     pub fn add(&mut self, now: Instant, bytes: &[u8]) {
         if self.kept.is_empty() && self.is_linked() {
@@ -53,18 +116,31 @@ impl OrderTransfer {
         }
     }
 
-    /// A link has come up to a backup that has the record's first `have` bytes.
+    /// A link has come up to a backup that is at this position. Returns the record that the backup follows from now on.
     ///
     /// # Errors
     /// The backup cannot follow.
-    pub fn link_up(&mut self, now: Instant, have: u64) -> Result<(), RecordGap> {
-        if have < self.base || have > self.len() {
-            return Err(RecordGap);
+    pub fn link_up(&mut self, now: Instant, position: RecordPosition) -> Result<RecordId, LinkRefusal> {
+        let have = position.record.map_or(0, |_| position.have);
+        let Some(record) = self
+            .record
+            .filter(|_| position.record.is_some() || !self.has_ended)
+        else {
+            return Err(match position.record {
+                None => LinkRefusal::NoRecord,
+                Some(_) => LinkRefusal::Ended,
+            });
+        };
+        let is_kept = !self.is_given_up && (self.base..=self.len()).contains(&have);
+        match position.record {
+            None if !is_kept => return Err(LinkRefusal::NoBeginning),
+            Some(other) if other != record || !is_kept => return Err(LinkRefusal::Ended),
+            _ => {}
         }
         self.sent = Some(have);
         self.on_receipt(now, have);
         (self.waits, self.answered) = (true, now);
-        Ok(())
+        Ok(record)
     }
 
     /// The link is broken. The backup has time to come back.
@@ -135,12 +211,28 @@ impl OrderTransfer {
 /// The backup's half: the record until this node's server takes it.
 #[derive(Debug, Default)]
 pub struct OrderArrivals {
+    /// The record that this node's server follows. `None`: it has just started.
+    record: Option<RecordId>,
     waiting: Vec<u8>,
     arrived: u64,
     is_given_up: bool,
 }
 
 impl OrderArrivals {
+    /// How much of which record has arrived.
+    #[must_use]
+    pub fn position(&self) -> RecordPosition {
+        RecordPosition {
+            record: self.record,
+            have: self.arrived,
+        }
+    }
+
+    /// The primary sends this record, from [`Self::position`] on. Returns whether this node's server can follow it.
+    pub fn follow(&mut self, record: RecordId) -> bool {
+        *self.record.get_or_insert(record) == record
+    }
+
     /// More of the record has arrived. Returns how much has arrived in all. `None`: this node's server does not take the record.
     pub fn add(&mut self, bytes: &[u8]) -> Option<u64> {
         if self.waiting.len() + bytes.len() > KEPT_MAX {
@@ -177,16 +269,35 @@ impl OrderArrivals {
 mod tests {
     use super::*;
 
+    fn record(number: u64) -> RecordId {
+        RecordId(NonZeroU64::new(number).unwrap())
+    }
+
+    /// A record, and a backup's position in it.
+    fn begun() -> (OrderTransfer, impl Fn(u64) -> RecordPosition) {
+        let position = |have| RecordPosition {
+            record: Some(record(1)),
+            have,
+        };
+        (OrderTransfer::of(record(1)), position)
+    }
+
+    /// A server that has just started.
+    const FRESH: RecordPosition = RecordPosition {
+        record: None,
+        have: 0,
+    };
+
     fn at(millis: u64) -> Instant {
         Instant::ZERO + Duration::from_millis(millis)
     }
 
     #[test]
     fn a_broken_link_is_resumed_where_the_backup_is() {
-        let mut transfer = OrderTransfer::default();
+        let (mut transfer, position) = begun();
         transfer.add(at(0), b"abc");
         assert_eq!(transfer.poll_part(), None, "there is no link");
-        assert_eq!(transfer.link_up(at(0), 0), Ok(()));
+        assert_eq!(transfer.link_up(at(0), FRESH), Ok(record(1)));
         assert_eq!(transfer.poll_part(), Some(b"abc".to_vec()));
         assert_eq!(transfer.poll_part(), None);
         transfer.add(at(0), b"def");
@@ -197,27 +308,82 @@ mod tests {
         assert!(transfer.on_receipt(at(0), 2));
         assert!(!transfer.on_receipt(at(0), 2));
         transfer.link_down(at(0));
-        assert_eq!(transfer.link_up(at(0), 3), Ok(()));
+        assert_eq!(transfer.link_up(at(0), position(3)), Ok(record(1)));
         assert_eq!(transfer.poll_part(), Some(b"def".to_vec()));
         transfer.link_down(at(0));
         assert_eq!(
-            transfer.link_up(at(0), 2),
-            Err(RecordGap),
+            transfer.link_up(at(0), position(2)),
+            Err(LinkRefusal::Ended),
             "a backup that starts again"
         );
-        assert_eq!(transfer.link_up(at(0), 7), Err(RecordGap), "of another record");
+        assert_eq!(
+            transfer.link_up(at(0), position(7)),
+            Err(LinkRefusal::Ended),
+            "of another record"
+        );
         assert_eq!((transfer.len(), transfer.unconfirmed()), (6, 3));
     }
 
     #[test]
-    fn writes_wait_only_for_a_backup_that_answers() {
+    fn a_record_begins_again_when_both_servers_have_started() {
         let mut transfer = OrderTransfer::default();
+        assert_eq!(transfer.link_up(at(0), FRESH), Err(LinkRefusal::NoRecord));
+        let followed = RecordPosition {
+            record: Some(record(1)),
+            have: 3,
+        };
+        let outcome = transfer.link_up(at(0), followed);
+        assert_eq!(
+            outcome,
+            Err(LinkRefusal::Ended),
+            "an agent that was started again"
+        );
+
+        let (mut transfer, position) = begun();
+        transfer.add(at(0), b"abc");
+        assert!(transfer.has_beginning());
+        assert_eq!(transfer.link_up(at(0), FRESH), Ok(record(1)));
+        assert!(transfer.poll_part().is_some() && transfer.on_receipt(at(0), 3));
+        let outcome = transfer.link_up(at(0), FRESH);
+        assert_eq!(
+            outcome,
+            Err(LinkRefusal::NoBeginning),
+            "only the backup's server was started again"
+        );
+        assert!(!transfer.has_beginning());
+        transfer.end();
+        assert_eq!(transfer.link_up(at(0), FRESH), Err(LinkRefusal::NoRecord));
+        assert_eq!(
+            transfer.link_up(at(0), position(3)),
+            Ok(record(1)),
+            "it may lack the end"
+        );
+
+        let mut transfer = OrderTransfer::of(record(2));
+        transfer.add(at(0), b"defg");
+        let outcome = transfer.link_up(at(0), position(3));
+        assert_eq!(
+            outcome,
+            Err(LinkRefusal::Ended),
+            "only the primary's server was started again"
+        );
+        assert_eq!(transfer.link_up(at(0), FRESH), Ok(record(2)));
+
+        let mut arrivals = OrderArrivals::default();
+        assert_eq!(arrivals.position(), FRESH);
+        assert!(arrivals.follow(record(2)) && !arrivals.follow(record(3)));
+        assert_eq!(arrivals.position().record, Some(record(2)));
+    }
+
+    #[test]
+    fn writes_wait_only_for_a_backup_that_answers() {
+        let (mut transfer, position) = begun();
         transfer.add(at(0), b"abc");
         assert!(
             !transfer.goes_alone(at(5000), true),
             "no write waits before the first link"
         );
-        assert_eq!(transfer.link_up(at(5000), 0), Ok(()));
+        assert_eq!(transfer.link_up(at(5000), FRESH), Ok(record(1)));
         assert!(!transfer.goes_alone(at(5999), true));
         assert!(transfer.poll_part().is_some());
         assert!(transfer.on_receipt(at(5999), 1));
@@ -225,7 +391,7 @@ mod tests {
         assert!(transfer.goes_alone(at(6999), true));
         assert!(!transfer.goes_alone(at(9000), true), "it is alone already");
 
-        assert_eq!(transfer.link_up(at(9000), 3), Ok(()));
+        assert_eq!(transfer.link_up(at(9000), position(3)), Ok(record(1)));
         assert!(
             !transfer.goes_alone(at(20_000), true),
             "the backup has everything"
@@ -234,7 +400,7 @@ mod tests {
         assert!(!transfer.goes_alone(at(20_999), true));
         assert!(transfer.goes_alone(at(20_999), false), "there is no backup");
 
-        assert_eq!(transfer.link_up(at(21_000), 4), Ok(()));
+        assert_eq!(transfer.link_up(at(21_000), position(4)), Ok(record(1)));
         transfer.link_down(at(30_000));
         assert!(!transfer.goes_alone(at(30_999), true));
         assert!(
@@ -245,13 +411,14 @@ mod tests {
 
     #[test]
     fn a_record_that_nobody_takes_is_given_up() {
-        let mut transfer = OrderTransfer::default();
+        let (mut transfer, position) = begun();
         transfer.add(at(0), &vec![0; KEPT_MAX]);
-        assert_eq!(transfer.link_up(at(0), 0), Ok(()));
+        assert_eq!(transfer.link_up(at(0), FRESH), Ok(record(1)));
         transfer.link_down(at(0));
         transfer.add(at(0), b"a");
         assert_eq!(transfer.unconfirmed(), 0);
-        assert_eq!(transfer.link_up(at(0), 0), Err(RecordGap));
+        assert_eq!(transfer.link_up(at(0), FRESH), Err(LinkRefusal::NoBeginning));
+        assert_eq!(transfer.link_up(at(0), position(0)), Err(LinkRefusal::Ended));
 
         let mut arrivals = OrderArrivals::default();
         assert_eq!(arrivals.add(b"ab"), Some(2));

@@ -2,12 +2,15 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
 use linux::clock;
+use proto::order::{RecordId, RecordPosition};
 
-use super::sealed::{BEGIN_MAX, HAVE, PART, RECEIPT, REFUSED, begin};
+use super::inspect::ServerInspection;
+use super::sealed::{BEGIN_MAX, ENDED, FOLLOWED, HAVE, NONE, PART, RECEIPT, REFUSED, begin};
 use super::state::OrderedService;
 
 /// Interval at which the primary checks whether the backup still answers.
@@ -42,7 +45,7 @@ fn send_record(stream: TcpStream, services: &[Arc<OrderedService>]) -> io::Resul
     let key = services.first().and_then(|service| service.key.as_ref());
     let (mut reader, mut writer) = begin(stream, key, false)?;
     let (kind, payload) = reader.receive()?;
-    let (have, vip) = payload.split_first_chunk().ok_or(io::ErrorKind::InvalidData)?;
+    let (position, vip) = position_of(&payload).ok_or(io::ErrorKind::InvalidData)?;
     let vip: Option<SocketAddr> = std::str::from_utf8(vip).ok().and_then(|vip| vip.parse().ok());
     let service = services.iter().find(|service| Some(service.vip) == vip);
     let Some(service) = service.filter(|_| kind == HAVE) else {
@@ -50,12 +53,15 @@ fn send_record(stream: TcpStream, services: &[Arc<OrderedService>]) -> io::Resul
     };
     reader.stream.get_ref().set_read_timeout(None)?;
     let mut state = service.state();
-    if state.recorder.is_none() || !state.role.may_speak() {
+    if !state.role.may_speak() {
         return Ok(()); // the backup asks again
     }
-    let number = match state.link_up(clock::now(), u64::from_le_bytes(*have), writer) {
+    let number = match state.link_up(clock::now(), position, writer) {
         Ok(number) => number,
-        Err((gap, mut writer)) => return writer.send(REFUSED, gap.to_string().as_bytes()),
+        Err((refusal, mut writer)) => {
+            let kind = if refusal.is_final() { REFUSED } else { NONE };
+            return writer.send(kind, refusal.to_string().as_bytes());
+        }
     };
     drop(state);
     tracing::info!(vip = %service.vip, "the backup takes the record");
@@ -81,42 +87,68 @@ pub(super) fn follow(service: &Arc<OrderedService>) -> io::Result<()> {
     std::thread::Builder::new()
         .name("order-backup".into())
         .spawn(move || {
+            let mut inspection = ServerInspection::default();
             loop {
                 let mut state = service.wait(WATCH_EVERY, |state| state.follows());
                 state.watch(clock::now());
                 let follows = state.follows();
                 drop(state);
+                inspection.look(&service, clock::now());
                 if follows && let Err(error) = take_record(&service) {
                     tracing::debug!(%error, peer = %service.peer, "no link for recorded order");
                     std::thread::sleep(PAUSE);
+                }
+                if follows {
+                    service.state().inbound = None;
                 }
             }
         })?;
     Ok(())
 }
 
-/// Opens a link to the primary, and takes the record until the link ends.
+/// The position and the VIP in a frame of the kind [`HAVE`].
+fn position_of(payload: &[u8]) -> Option<(RecordPosition, &[u8])> {
+    let (record, rest) = payload.split_first_chunk()?;
+    let (have, vip) = rest.split_first_chunk()?;
+    let position = RecordPosition {
+        record: NonZeroU64::new(u64::from_le_bytes(*record)).map(RecordId),
+        have: u64::from_le_bytes(*have),
+    };
+    Some((position, vip))
+}
+
+/// Opens a link to the primary, and takes the record until the link or this node's server ends.
 fn take_record(service: &OrderedService) -> io::Result<()> {
     let stream = TcpStream::connect_timeout(&service.peer, BEGIN_MAX)?;
     let inbound = stream.try_clone()?;
     let (mut reader, mut writer) = begin(stream, service.key.as_ref(), true)?;
-    let have = {
-        let mut state = service.state();
-        state.inbound = Some(inbound);
-        state.arrivals.arrived()
+    let (position, library) = {
+        let state = service.state();
+        (state.arrivals.position(), state.libraries)
     };
-    writer.send(
-        HAVE,
-        &[&have.to_le_bytes()[..], service.vip.to_string().as_bytes()].concat(),
-    )?;
-    reader.stream.get_ref().set_read_timeout(None)?;
+    let record = position.record.map_or(0, |record| record.0.get());
+    let numbers = [record, position.have].map(u64::to_le_bytes).concat();
+    writer.send(HAVE, &[&numbers[..], service.vip.to_string().as_bytes()].concat())?;
+    let mut inbound = Some(inbound);
     loop {
         let (kind, payload) = reader.receive()?;
         let mut state = service.state();
-        if state.role.may_speak() {
+        if state.role.may_speak() || state.libraries != library {
             return Ok(()); // the record has ended
         }
         match kind {
+            FOLLOWED => {
+                let number = payload.first_chunk().map(|number| u64::from_le_bytes(*number));
+                let record = number
+                    .and_then(NonZeroU64::new)
+                    .ok_or(io::ErrorKind::InvalidData)?;
+                if !state.arrivals.follow(RecordId(record)) {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+                state.inbound = inbound.take();
+                drop(state);
+                reader.stream.get_ref().set_read_timeout(None)?;
+            }
             PART => {
                 let arrived = state.arrivals.add(&payload);
                 drop(state);
@@ -129,8 +161,15 @@ fn take_record(service: &OrderedService) -> io::Result<()> {
                     return Ok(());
                 }
             }
-            REFUSED => {
-                state.refused = Some(String::from_utf8_lossy(&payload).into_owned());
+            NONE => {
+                let reason = String::from_utf8_lossy(&payload);
+                state.reason =
+                    format!("the primary: {reason}; begins when the primary's server is started again");
+                return Err(io::Error::other("the primary has no record now"));
+            }
+            REFUSED | ENDED => {
+                state.ended = Some(format!("the primary: {}", String::from_utf8_lossy(&payload)));
+                state.inbound = None;
                 drop(state);
                 service.notify();
                 return Ok(());

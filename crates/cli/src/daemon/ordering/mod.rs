@@ -10,7 +10,9 @@
 //! These are threads of their own, because a client waits for a receipt and the agent's loop naps. The backup opens the link, to the port
 //! of `[peer]`.
 
+mod access;
 mod frames;
+mod inspect;
 mod library;
 mod link;
 mod sealed;
@@ -24,13 +26,21 @@ use proto::action::ServiceIndex;
 use proto::node::Node;
 
 use crate::config::{Config, SecretKey};
-use state::{OrderCounters, OrderedService};
+use crate::control::{OrderActivity, RecordedOrderStatus};
+use access::LibraryAccess;
+use state::{OrderCounters, OrderStanding, OrderedService};
 
 /// The services with recorded order.
 #[derive(Default)]
 pub struct RecordedOrders {
-    /// Each service, with its counters as they were when its threads last left them to the agent's loop.
-    services: Vec<(Arc<OrderedService>, OrderCounters)>,
+    services: Vec<ToldService>,
+}
+
+/// A service, with its counters and its standing as they were when its threads last left them to the agent's loop.
+struct ToldService {
+    service: Arc<OrderedService>,
+    counters: OrderCounters,
+    standing: OrderStanding,
 }
 
 impl RecordedOrders {
@@ -48,9 +58,10 @@ impl RecordedOrders {
             };
             let vip = SocketAddr::new(settings.address, settings.port);
             let peer = SocketAddr::new(settings.peer_address, config.peer.port);
-            let service = OrderedService::new(index, (vip, peer), order.on_divergence, key.clone());
+            let addresses = (vip, settings.application, peer);
+            let service = OrderedService::new(index, addresses, order.on_divergence, key.clone());
             let service = Arc::new(service);
-            library::serve(&order.socket, &service)
+            library::serve(&order.socket, LibraryAccess::new(order)?, &service)
                 .with_context(|| format!("the socket for recorded order at {}", order.socket.display()))?;
             link::follow(&service)?;
             services.push(service);
@@ -66,7 +77,16 @@ impl RecordedOrders {
         }
         let services = services.into_iter().map(|service| {
             let counters = service.state().counters();
-            (service, counters)
+            let standing = OrderStanding {
+                activity: OrderActivity::Off,
+                reason: String::new(),
+                since: linux::clock::now(),
+            };
+            ToldService {
+                service,
+                counters,
+                standing,
+            }
         });
         Ok(Self {
             services: services.collect(),
@@ -75,18 +95,34 @@ impl RecordedOrders {
 
     /// Tells the threads which roles the node has now.
     pub fn tell(&mut self, node: &Node) {
-        for (service, counters) in &mut self.services {
-            let told = service.tell(node.service(service.index).role());
-            *counters = told.unwrap_or(*counters);
+        for told in &mut self.services {
+            let role = node.service(told.service.index).role();
+            told.service.tell(role, &mut told.counters, &mut told.standing);
         }
+    }
+
+    fn of(&self, index: ServiceIndex) -> Option<&ToldService> {
+        self.services.iter().find(|told| told.service.index == index)
     }
 
     /// The counters of a service.
     pub fn counters(&self, index: ServiceIndex) -> impl Iterator<Item = (String, u64)> {
-        let of_service = self.services.iter().find(|(service, _)| service.index == index);
-        of_service
-            .into_iter()
-            .flat_map(|(_, counters)| counters)
-            .map(|&(name, count)| (name.to_owned(), count))
+        let counters = self.of(index).map(|told| told.counters);
+        let counters = counters.into_iter().flatten();
+        counters.map(|(name, count)| (name.to_owned(), count))
+    }
+
+    /// What the record of a service does. `None`: the service has no recorded order.
+    pub fn status(&self, index: ServiceIndex) -> Option<RecordedOrderStatus> {
+        let OrderStanding {
+            activity,
+            reason,
+            since,
+        } = &self.of(index)?.standing;
+        Some(RecordedOrderStatus {
+            activity: *activity,
+            reason: reason.clone(),
+            age_ns: linux::clock::now().since(*since).as_nanos() as u64,
+        })
     }
 }

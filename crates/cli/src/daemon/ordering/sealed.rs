@@ -14,19 +14,26 @@ use sha2::Sha256;
 use crate::config::SecretKey;
 
 /// Marks a link of this version.
-const MAGIC: [u8; 4] = *b"SFO1";
+const MAGIC: [u8; 4] = *b"SFO2";
 const NONCE: usize = 16;
 const TAG: usize = 16;
 /// Largest payload of a frame: all that an agent keeps.
 const PAYLOAD_MAX: usize = 65 << 20;
-/// The backup's first frame: how much of the record it has (8 bytes), then the VIP as text.
+/// The backup's first frame: the record that its server follows (8 bytes, 0: none yet), how much of it has arrived (8 bytes), then the VIP
+/// as text.
 pub const HAVE: u8 = 1;
 /// Bytes of the record.
 pub const PART: u8 = 2;
 /// The backup has this many bytes (8 bytes).
 pub const RECEIPT: u8 = 3;
-/// The primary has no record for the backup, for the reason in the payload.
+/// The backup's server must go on without a record, for the reason in the payload.
 pub const REFUSED: u8 = 4;
+/// The primary sends this record (8 bytes).
+pub const FOLLOWED: u8 = 5;
+/// The primary has no record for the backup now, for the reason in the payload.
+pub const NONE: u8 = 6;
+/// The record is complete, for the reason in the payload.
+pub const ENDED: u8 = 7;
 /// Time limit for connecting and for the first frames.
 pub const BEGIN_MAX: Duration = Duration::from_secs(1);
 

@@ -1,27 +1,58 @@
 //! The record of one service on this node, which its threads share.
 
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::num::NonZeroU64;
 use std::os::unix::net::UnixStream;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use proto::Instant;
 use proto::action::ServiceIndex;
-use proto::order::frames::{ALONE, RECEIPT};
-use proto::order::{OnDivergence, OrderArrivals, OrderTransfer, RecordGap};
+use proto::order::frames::{ALONE, END, RECEIPT};
+use proto::order::{LinkRefusal, OnDivergence, OrderArrivals, OrderTransfer, RecordId, RecordPosition};
 use proto::role::Role;
 
 use super::frames;
-use super::sealed::{OrderLinkWriter, PART};
+use super::sealed::{ENDED, FOLLOWED, OrderLinkWriter, PART};
 use crate::config::SecretKey;
+use crate::control::OrderActivity;
 
 /// The counters of a service, with their names.
-pub(super) type OrderCounters = [(&'static str, u64); 6];
+pub(super) type OrderCounters = [(&'static str, u64); 8];
+
+/// What the service's record does on this node, for the status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OrderStanding {
+    pub activity: OrderActivity,
+    /// Why the record is off, or what it waits for.
+    pub reason: String,
+    pub since: Instant,
+}
+
+/// What the library in this node's server does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LibraryPart {
+    /// No library has a role. The server runs without one, or no server runs.
+    None,
+    /// It records.
+    Records,
+    /// It plays a record back, or waits for one.
+    Plays,
+    /// Its record has ended, and the server goes on without one.
+    Finished,
+}
+
+/// How long a node must have a role before a server gets its role.
+const SETTLED: Duration = Duration::from_secs(1);
+/// The reason while no server has asked for a role.
+const NO_SERVER: &str = "no server has asked for recorded order";
 
 /// A service with recorded order.
 pub(super) struct OrderedService {
     pub index: ServiceIndex,
     pub vip: SocketAddr,
+    /// The address at which the application listens.
+    pub application: SocketAddr,
     /// The peer's address and port for the link.
     pub peer: SocketAddr,
     pub on_divergence: OnDivergence,
@@ -33,8 +64,13 @@ pub(super) struct OrderedService {
 /// The record of one service, its links, and this node's role.
 pub(super) struct OrderState {
     pub role: Role,
-    /// A library has had its role from this agent. A second server has no record, because a record begins with its server.
-    pub has_library: bool,
+    /// When the node took this role.
+    role_since: Instant,
+    pub part: LibraryPart,
+    /// The process of the server whose library has a role, or had one. It keeps the role until it ends.
+    pub server: Option<i32>,
+    /// Number of libraries that have had a role. It distinguishes a server from the one before.
+    pub libraries: u64,
     /// The library of the primary's server.
     pub recorder: Option<UnixStream>,
     pub transfer: OrderTransfer,
@@ -45,37 +81,50 @@ pub(super) struct OrderState {
     pub arrivals: OrderArrivals,
     /// The link from the primary.
     pub inbound: Option<TcpStream>,
-    /// The primary has no record for this node's server, for this reason.
-    pub refused: Option<String>,
+    /// The record of this node's server has ended, or must end, for this reason.
+    pub ended: Option<String>,
+    /// Why the record is off, or what it waits for.
+    pub reason: String,
     pub played: u64,
     pub divergences: u64,
     times_alone: u64,
+    /// Number of servers that were found to run without the library.
+    pub without_library: u64,
+    /// Number of programs that got no role.
+    pub refused: u64,
 }
 
 impl OrderedService {
     pub fn new(
         index: ServiceIndex,
-        (vip, peer): (SocketAddr, SocketAddr),
+        (vip, application, peer): (SocketAddr, SocketAddr, SocketAddr),
         on_divergence: OnDivergence,
         key: Option<SecretKey>,
     ) -> Self {
         let state = OrderState {
             role: Role::Joining,
-            has_library: false,
+            role_since: Instant::ZERO,
+            part: LibraryPart::None,
+            server: None,
+            libraries: 0,
             recorder: None,
             transfer: OrderTransfer::default(),
             link: None,
             links: 0,
             arrivals: OrderArrivals::default(),
             inbound: None,
-            refused: None,
+            ended: None,
+            reason: NO_SERVER.to_owned(),
             played: 0,
             divergences: 0,
             times_alone: 0,
+            without_library: 0,
+            refused: 0,
         };
         Self {
             index,
             vip,
+            application,
             peer,
             on_divergence,
             key,
@@ -105,21 +154,34 @@ impl OrderedService {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Tells the service's threads this node's role, and returns the counters. Called in each turn of the agent's loop, which must not wait
-    /// here. `None`: a thread is busy with the record. Then the next turn tells.
-    pub fn tell(&self, role: Role) -> Option<OrderCounters> {
-        let mut state = self.state.try_lock().ok()?;
+    /// Tells the service's threads this node's role, and brings the counters and the standing up to date. Called in each turn of the agent's
+    /// loop, which must not wait here. If a thread is busy with the record, the next turn tells.
+    pub fn tell(&self, role: Role, counters: &mut OrderCounters, standing: &mut OrderStanding) {
+        let Ok(mut state) = self.state.try_lock() else {
+            return;
+        };
         if state.role != role {
-            state.role = role;
-            if role.may_speak()
-                && let Some(inbound) = state.inbound.take()
-            {
-                let _ = inbound.shutdown(Shutdown::Both); // what has no receipt does not count
+            (state.role, state.role_since) = (role, linux::clock::now());
+            if role.may_speak() {
+                state.close_inbound();
             }
             self.notify();
         }
-        Some(state.counters())
+        *counters = state.counters();
+        let (activity, reason) = (state.activity(), state.reason());
+        if (standing.activity, standing.reason.as_str()) != (activity, reason) {
+            *standing = OrderStanding {
+                activity,
+                reason: reason.to_owned(),
+                since: linux::clock::now(),
+            };
+        }
     }
+}
+
+/// Whether the library of a node with this role plays a record back.
+pub(super) fn plays(role: Role) -> bool {
+    matches!(role, Role::Backup | Role::Returning)
 }
 
 impl OrderState {
@@ -131,40 +193,124 @@ impl OrderState {
             ("order_arrived_bytes", self.arrivals.arrived()),
             ("order_played", self.played),
             ("order_divergences", self.divergences),
+            ("order_without_library", self.without_library),
+            ("order_refused_programs", self.refused),
         ]
+    }
+
+    pub fn activity(&self) -> OrderActivity {
+        match self.part {
+            LibraryPart::Records if self.link.is_some() => OrderActivity::Records,
+            LibraryPart::Plays if self.inbound.is_some() && !self.has_ended() => OrderActivity::Plays,
+            LibraryPart::Records | LibraryPart::Plays => OrderActivity::Waits,
+            LibraryPart::None | LibraryPart::Finished => OrderActivity::Off,
+        }
+    }
+
+    fn reason(&self) -> &str {
+        match self.activity() {
+            OrderActivity::Records | OrderActivity::Plays => "",
+            OrderActivity::Waits | OrderActivity::Off => &self.reason,
+        }
+    }
+
+    /// The role for a library that asks now. `None`: the node has no part in the service, or has taken its role just now. For example, an
+    /// agent that adopts the role of an earlier agent may learn from the peer that the role is not its own any more.
+    pub fn part_now(&self, now: Instant) -> Option<LibraryPart> {
+        let part = match self.role {
+            role if role.may_speak() => LibraryPart::Records,
+            role if plays(role) => LibraryPart::Plays,
+            _ => return None,
+        };
+        (now.since(self.role_since) >= SETTLED).then_some(part)
+    }
+
+    /// A library gets its role. The record that its server records or plays back begins.
+    pub fn begin(&mut self, server: i32, part: LibraryPart) {
+        self.libraries += 1;
+        (self.server, self.part, self.ended) = (Some(server), part, None);
+        self.close_inbound();
+        self.arrivals = OrderArrivals::default();
+        (self.played, self.divergences) = (0, 0);
+        if part == LibraryPart::Records {
+            self.end_link(linux::clock::now());
+            let number = linux::process::random_seed() as u64;
+            let record = RecordId(NonZeroU64::new(number).unwrap_or(NonZeroU64::MAX));
+            self.transfer = OrderTransfer::of(record);
+            "the backup's server does not follow the record yet".clone_into(&mut self.reason);
+        } else {
+            "the primary has not answered yet".clone_into(&mut self.reason);
+        }
+    }
+
+    /// The record is complete, because its server is not recorded any more.
+    pub fn end_record(&mut self, now: Instant, reason: String) {
+        self.recorder = None;
+        self.transfer.end();
+        self.part = LibraryPart::Finished;
+        self.reason = reason;
+        self.send_parts(now);
+    }
+
+    /// The server of a library has ended.
+    pub fn forget_server(&mut self) {
+        (self.server, self.part) = (None, LibraryPart::None);
+        NO_SERVER.clone_into(&mut self.reason);
+        self.close_inbound();
+    }
+
+    /// Ends the link from the primary. What has no receipt does not count.
+    pub fn close_inbound(&mut self) {
+        if let Some(inbound) = self.inbound.take() {
+            let _ = inbound.shutdown(Shutdown::Both);
+        }
     }
 
     /// Whether this node takes the record from the primary.
     pub fn follows(&self) -> bool {
-        matches!(self.role, Role::Backup | Role::Returning) && !self.has_ended()
+        self.part == LibraryPart::Plays && plays(self.role) && !self.has_ended()
     }
 
     /// Whether this node's server goes on without a record, as far as the record has not arrived.
     pub fn has_ended(&self) -> bool {
-        self.role.may_speak() || self.refused.is_some() || self.arrivals.is_given_up()
+        self.role.may_speak() || self.ended.is_some() || self.arrivals.is_given_up()
     }
 
-    /// A backup that has the record's first `have` bytes takes the record. Returns the link's number.
+    /// A backup at this position takes the record. Returns the link's number.
     pub fn link_up(
         &mut self,
         now: Instant,
-        have: u64,
-        link: OrderLinkWriter,
-    ) -> Result<u64, (RecordGap, OrderLinkWriter)> {
-        if let Err(gap) = self.transfer.link_up(now, have) {
-            return Err((gap, link));
+        position: RecordPosition,
+        mut link: OrderLinkWriter,
+    ) -> Result<u64, (LinkRefusal, OrderLinkWriter)> {
+        let record = match self.transfer.link_up(now, position) {
+            Ok(record) => record,
+            Err(refusal) => {
+                if refusal == LinkRefusal::NoBeginning {
+                    self.reason = format!(
+                        "the backup cannot follow: {refusal}; begins when this node's server is started again"
+                    );
+                }
+                return Err((refusal, link));
+            }
+        };
+        if let Err(error) = link.send(FOLLOWED, &record.0.get().to_le_bytes()) {
+            tracing::debug!(%error, "the link for recorded order is broken");
         }
         if let Some(old) = self.link.replace(link) {
             old.close();
         }
         self.links += 1;
-        self.tell_receipt(have);
+        self.tell_receipt(position.have);
         self.send_parts(now);
         Ok(self.links)
     }
 
     pub fn link_down(&mut self, now: Instant, number: u64) {
         if self.links == number {
+            if self.part == LibraryPart::Records {
+                "the link to the backup is broken".clone_into(&mut self.reason);
+            }
             self.end_link(now);
         }
     }
@@ -186,6 +332,11 @@ impl OrderState {
                 tracing::debug!(%error, "the link for recorded order is broken");
                 return self.end_link(now);
             }
+        }
+        if self.transfer.has_ended()
+            && let Err(error) = link.send(ENDED, self.reason.as_bytes())
+        {
+            tracing::debug!(%error, "the link for recorded order is broken");
         }
     }
 
@@ -218,5 +369,14 @@ impl OrderState {
             self.times_alone += 1;
             self.tell_library(ALONE, &[]);
         }
+        if self.recorder.is_some() && self.ended.is_none() && plays(self.role) {
+            self.stop_recording("this node has become the backup".to_owned());
+        }
+    }
+
+    /// Tells the library to record no more. The library confirms it.
+    pub fn stop_recording(&mut self, reason: String) {
+        self.ended = Some(reason);
+        self.tell_library(END, &[]);
     }
 }
