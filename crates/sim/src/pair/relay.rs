@@ -44,6 +44,8 @@ pub(super) struct RelayAdoption {
     pub input_ended: bool,
     /// State of the server's FIN. The endpoint does not know of this FIN either.
     pub output: OutputEnd,
+    /// Number of bytes of the application's next output that the endpoint takes as already sent.
+    pub sent_before: u64,
 }
 
 /// How a relayed connection ended.
@@ -74,6 +76,8 @@ pub struct SimRelay {
     up_ended: bool,
     /// Bytes for the client that the endpoint has not taken yet.
     outgoing: Vec<u8>,
+    /// Number of bytes of the next output that the endpoint must take as already sent, and those that are there.
+    sent_before: (u64, Vec<u8>),
     ending: Option<RelayEnding>,
 }
 
@@ -107,6 +111,7 @@ impl SimRelay {
             input,
             input_ended,
             output,
+            sent_before,
         } = adoption;
         let mut outgoing = Vec::new();
         let mut takes_input = true;
@@ -147,6 +152,7 @@ impl SimRelay {
             has_passed: false,
             up_ended: false,
             outgoing,
+            sent_before: (sent_before, Vec::new()),
             ending: None,
             exports,
             progress: (0, 0),
@@ -244,6 +250,7 @@ impl SimRelay {
     /// Passes to the client the application's output that the client does not have, then the end of the output.
     fn down(&mut self, now: Instant, endpoint: &mut TcpEndpoint) -> Result<(), String> {
         loop {
+            self.take_sent_before(endpoint);
             let written = endpoint.write(&self.outgoing);
             self.outgoing.drain(..written);
             let RelayPhase::Relaying(filter, application) = &mut self.phase else {
@@ -267,6 +274,9 @@ impl SimRelay {
                 }
             } else if application.is_finished() {
                 filter.on_application_end(&mut self.outgoing)?;
+                if self.sent_before.0 > 0 {
+                    return Err("the application ended its output too early".into());
+                }
                 if filter.is_finished() {
                     continue;
                 }
@@ -278,6 +288,20 @@ impl SimRelay {
             } else {
                 return Ok(());
             }
+        }
+    }
+
+    /// Gives the next output to the endpoint as already sent, as `linux::keeper::sent` does.
+    fn take_sent_before(&mut self, endpoint: &mut TcpEndpoint) {
+        let (left, bytes) = &mut self.sent_before;
+        if *left == 0 || self.outgoing.is_empty() {
+            return;
+        }
+        let count = usize::try_from(*left).map_or(self.outgoing.len(), |left| left.min(self.outgoing.len()));
+        bytes.extend(self.outgoing.drain(..count));
+        *left -= count as u64;
+        if *left == 0 {
+            endpoint.load_as_sent(&std::mem::take(bytes));
         }
     }
 

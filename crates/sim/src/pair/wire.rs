@@ -12,6 +12,7 @@ use proto::packet::{Checksum, Segment};
 use proto::table::Direction;
 
 use super::defect::Defect;
+use super::direct::is_cut;
 
 /// A packet in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -391,6 +392,9 @@ impl SimWire {
             packet: packet.to_vec(),
         }) {
             return fate;
+        }
+        if is_cut(packet) {
+            return Fate::Dropped; // what the copies say is a lower bound, so the log has no gap
         }
         let is_away = at.since(self.agent_seen) > self.agent_timeout;
         if fate == Fate::Released && (is_away || self.defect == Some(Defect::ReleaseUnlogged)) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proto::follower::RestartPolicy;
-use steadfast_sim::pair::{Defect, SimArbiterKind, SimStateSync};
+use steadfast_sim::pair::{Defect, SimArbiterKind, SimCommit, SimStateSync};
 use steadfast_sim::swarm::{
     CONNECTIONS_MIN, FAULTS_MIN, FaultKind, FaultTarget, PairPhase, PlannedFault, Scenario, play, shrink,
 };
@@ -124,6 +124,16 @@ fn aimed(defect: Defect, seed: u64) -> Scenario {
                 from_a(2),
                 fault(FaultKind::Between, FaultTarget::Other, None, 700, 1_000),
             ]
+        }
+        // The primary repeats its segments, because it does not hear the clients any more.
+        Defect::SendDirectlyOn => {
+            (scenario.policy, scenario.opaque) = (RestartPolicy::Replica, false);
+            (scenario.commit, scenario.lease_us) = (SimCommit::Pr, 300_000);
+            for (number, connection) in (0..).zip(&mut scenario.connections) {
+                (connection.at_us, connection.requests) = (number * 40_000, 4);
+                connection.bytes_max = 60_000;
+            }
+            vec![between]
         }
         Defect::DeathSpeaks => vec![first(FaultKind::Worker, FaultTarget::Speaker, 400)],
         _ => vec![crash],
