@@ -10,7 +10,7 @@ impl Service {
     /// Called after every event. Decides whether this primary may send output past the wire. If it may no longer, the kernel is told before
     /// the next heartbeat says so. A primary whose own path to the clients is lost or suspected sends through the wire: the backup does not
     /// take over while its own path works.
-    pub(super) fn judge_direct(&mut self, now: Instant) {
+    pub(crate) fn judge_direct(&mut self, now: Instant) {
         let yields = self.leaving.hands_over || self.server != ApplicationState::Alive;
         let is_waited_for = self
             .peer

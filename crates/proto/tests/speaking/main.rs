@@ -318,8 +318,11 @@ impl SpeakingModel {
         state.crashes += 1;
     }
 
-    /// Assumes that each node says something if it may now speak alone, and notes its epoch.
+    /// Follows the right to send directly. Assumes that each node says something if it may now speak alone, and notes its epoch.
     fn note_voices(&self, state: &mut SpeakingState) {
+        for ModelledNode { standing, output, .. } in &mut state.nodes {
+            output.follow(standing, at(state.now));
+        }
         for node in 0..2 {
             if self.speaks_alone(state, node) {
                 let one = &mut state.nodes[node];
@@ -541,9 +544,6 @@ impl SpeakingModel {
                 self.crash(state, node);
             }
             SpeakingAction::Restart(node) => self.restart(state, node),
-        }
-        for ModelledNode { standing, output, .. } in &mut state.nodes {
-            output.follow(standing, at(state.now));
         }
         self.note_voices(state);
         Some(())

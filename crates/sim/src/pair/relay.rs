@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use proto::Instant;
 use proto::connection::OutputEnd;
+use proto::restart::catch_up::CatchUp;
 use proto::restart::{http, replay, replica};
 
 use super::application::SimApplication;
@@ -78,6 +79,7 @@ pub struct SimRelay {
     outgoing: Vec<u8>,
     /// Number of bytes of the next output that the endpoint must take as already sent, and those that are there.
     sent_before: (u64, Vec<u8>),
+    catch_up: CatchUp,
     ending: Option<RelayEnding>,
 }
 
@@ -142,7 +144,9 @@ impl SimRelay {
                 RelayPhase::Relaying(filter, application)
             }
         };
+        let missing = missing_of(&phase) + sent_before;
         Self {
+            catch_up: CatchUp::new(now, missing),
             start,
             phase,
             input,
@@ -185,6 +189,9 @@ impl SimRelay {
             RelayPhase::Relaying(..) => {
                 self.up(now, endpoint);
                 self.down(now, endpoint)?;
+                self.catch_up
+                    .look(now, missing_of(&self.phase) + self.sent_before.0);
+                self.catch_up.check(now)?;
                 self.export();
             }
             RelayPhase::Draining | RelayPhase::Delivering(_) => {}
@@ -193,7 +200,10 @@ impl SimRelay {
             self.drain(endpoint);
         }
         Ok(match &self.phase {
-            RelayPhase::Relaying(_, application) => application.wakes_at().filter(|at| *at > now),
+            RelayPhase::Relaying(_, application) => {
+                let wakes_at = application.wakes_at().filter(|at| *at > now);
+                wakes_at.into_iter().chain(self.catch_up.gives_up_at()).min()
+            }
             RelayPhase::Idle(_) | RelayPhase::Draining | RelayPhase::Delivering(_) => None,
         })
     }
@@ -323,6 +333,15 @@ impl SimRelay {
         if self.input_ended || endpoint.is_read_finished() {
             self.ending = Some(RelayEnding::Closed);
         }
+    }
+}
+
+/// Number of bytes that the client has already and the application has yet to repeat.
+fn missing_of(phase: &RelayPhase) -> u64 {
+    match phase {
+        RelayPhase::Relaying(RelayFilter::Replica(resumer), _) => resumer.missing(),
+        RelayPhase::Relaying(RelayFilter::Replay(filter), _) => filter.missing(),
+        _ => 0,
     }
 }
 

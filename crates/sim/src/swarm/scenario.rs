@@ -144,22 +144,7 @@ impl Scenario {
     /// The run that a seed defines.
     pub fn draw(seed: u64) -> Self {
         let mut draw = Draw::new(seed);
-        let now_and_then = |draw: &mut Draw, largest: f64| {
-            if draw.chance(0.2) {
-                largest * f64::from(u32::try_from(draw.below(100)).expect("small")) / 100.0
-            } else {
-                0.0
-            }
-        };
-        let network = ScenarioNetwork {
-            path_delay_us: draw.pick(&[100, 1_000, 5_000, 15_000]),
-            path_rate: draw.pick(&[0, 20_000_000, 100_000_000]),
-            lan_delay_us: draw.pick(&[20, 50, 300]),
-            lan_loss: 0.0,
-            loss: now_and_then(&mut draw, 0.02),
-            reorder: now_and_then(&mut draw, 0.05),
-            duplicate: now_and_then(&mut draw, 0.03),
-        };
+        let network = ScenarioNetwork::draw(&mut draw);
         let mut nodes = ScenarioNodes {
             heartbeat_us: draw.pick(&[10_000, 20_000, 20_000]),
             nap_us: draw.pick(&[500, 4_000]),
@@ -369,6 +354,27 @@ impl Scenario {
             outside: self.outside,
             state_sync: self.state_sync,
             ..SimPairConfig::quiet(self.seed, self.policy)
+        }
+    }
+}
+
+impl ScenarioNetwork {
+    fn draw(draw: &mut Draw) -> Self {
+        let now_and_then = |draw: &mut Draw, largest: f64| {
+            if draw.chance(0.2) {
+                largest * f64::from(u32::try_from(draw.below(100)).expect("small")) / 100.0
+            } else {
+                0.0
+            }
+        };
+        Self {
+            path_delay_us: draw.pick(&[100, 1_000, 5_000, 15_000]),
+            path_rate: draw.pick(&[0, 20_000_000, 100_000_000]),
+            lan_delay_us: draw.pick(&[20, 50, 300]),
+            lan_loss: 0.0,
+            loss: now_and_then(draw, 0.02),
+            reorder: now_and_then(draw, 0.05),
+            duplicate: now_and_then(draw, 0.03),
         }
     }
 }

@@ -136,22 +136,6 @@ fn new_agents_keep_to_it() {
     assert!(sends_directly(&two, 0));
 }
 
-/// A primary that clients cannot be reached from sends through the wire. The backup has no reason to take over.
-#[test]
-fn a_primary_without_a_path_sends_through_the_wire() {
-    let mut two = two(Arbiter::FailStop);
-    two.pass(SHORT);
-    for has_carrier in [false, true] {
-        let now = two.now;
-        two.nodes[0].handle_carrier(now, 0, has_carrier);
-        two.carry_out(0);
-        assert!(has_carrier || !sends_directly(&two, 0), "at once");
-        two.pass(SHORT);
-        assert_eq!(sends_directly(&two, 0), has_carrier);
-        assert_eq!(two.roles(), [(Role::Primary, 2), (Role::Backup, 2)]);
-    }
-}
-
 /// The clock stood still, so the lease may be over.
 #[test]
 fn a_pause_ends_the_lease_until_the_backup_has_answered_again() {
