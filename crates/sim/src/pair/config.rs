@@ -16,8 +16,8 @@ use proto::table::TableConfig;
 
 use super::application::{ApplicationFactory, ReadPace, SimApplication};
 use super::arbiter::{SimArbiter, SimArbiterKind};
+use super::commit::SimCommit;
 use super::defect::Defect;
-use super::direct::SimCommit;
 use super::machine::StationConfig;
 use super::spill::FullLogPolicy;
 use super::state_sync::{SimStateSync, stateful};

@@ -1,50 +1,15 @@
-//! Output of the primary that bypasses the wire (docs/commit-modes.md): the work of `go_directly` in `bpf/steadfast.bpf.c` and of
-//! `bpf/cut.h`, and what the judge makes of it.
+//! Output of the primary that bypasses the wire (docs/commit-modes.md): the work of `go_directly` in `bpf/steadfast.bpf.c`, and what
+//! the judge makes of it.
 
 use proto::Instant;
 use proto::packet::{Checksum, Flags, Segment};
-use serde::{Deserialize, Serialize};
 
+use super::commit::cut;
 use super::defect::Defect;
 use super::judge::Judge;
 use super::ledger::{Most, PacketSpeaker};
 use super::machine::{CLIENTS, Machine, PEER};
 use crate::world::Output;
-
-/// The commit mode of the simulated service.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SimCommit {
-    /// Both directions go through the wire.
-    #[default]
-    Prs,
-    /// Input goes through the wire. The primary sends output to the clients while it has a lease.
-    Pr,
-}
-
-/// Offset of the byte with the data offset and the reserved bits in an IPv4 packet without IP options.
-const RESERVED_AT: usize = 20 + 12;
-/// The reserved bit of the TCP header that marks a copy, `CUT_BIT` in `bpf/abi.h`.
-const CUT_BIT: u8 = 0x08;
-
-/// A copy of `segment` whose payload is replaced by its length.
-fn cut(segment: &Segment<'_>) -> Vec<u8> {
-    let length = u32::try_from(segment.payload.len()).expect("a packet is short");
-    let length = length.to_be_bytes();
-    let payload = if segment.payload.is_empty() {
-        &[][..]
-    } else {
-        &length
-    };
-    let mut packet = Segment { payload, ..*segment }.emit();
-    packet[RESERVED_AT] |= CUT_BIT;
-    packet
-}
-
-/// Whether a TCP packet is a copy without payload.
-pub(super) fn is_cut(packet: &[u8]) -> bool {
-    packet.get(RESERVED_AT).is_some_and(|bits| bits & CUT_BIT != 0)
-}
 
 impl Machine {
     /// Sets until when the kernel sends a primary's output directly.

@@ -9,7 +9,7 @@ use proto::role::Role;
 use proto::table::Direction;
 use proto::{Instant, Seq};
 
-use super::direct::{SimCommit, is_cut};
+use super::commit::{SimCommit, is_cut};
 use super::ledger::{Most, ObservedBytes, ObservedCopy, PacketSpeaker, SegmentOffsets};
 
 /// Maximum number of violations that are kept. Later violations are usually consequences of the first.

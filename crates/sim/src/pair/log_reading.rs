@@ -4,8 +4,8 @@ use agent::LogReader;
 use proto::packet::Checksum;
 use proto::stream::{OnShelf, Shelf};
 
+use super::commit::is_cut;
 use super::defect::Defect;
-use super::direct::is_cut;
 use super::machine::Machine;
 use super::wire::{LogEnd, LoggedPacket};
 

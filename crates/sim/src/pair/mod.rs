@@ -18,6 +18,7 @@ pub(crate) mod arbiter;
 mod cables;
 mod census;
 mod clock;
+mod commit;
 mod config;
 mod copies;
 mod death;
@@ -47,9 +48,9 @@ mod voices;
 mod wire;
 
 pub use arbiter::SimArbiterKind;
+pub use commit::SimCommit;
 pub use config::{SimPairConfig, vip};
 pub use defect::Defect;
-pub use direct::SimCommit;
 pub use judge::Judge;
 pub use machine::{Machine, StationConfig};
 pub use relay::{RelayEnding, SimRelay};

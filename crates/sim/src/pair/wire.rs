@@ -11,8 +11,8 @@ use proto::connection::{Cap, WindowPromise};
 use proto::packet::{Checksum, Segment};
 use proto::table::Direction;
 
+use super::commit::is_cut;
 use super::defect::Defect;
-use super::direct::is_cut;
 
 /// A packet in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
