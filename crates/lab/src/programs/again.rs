@@ -46,7 +46,7 @@ pub(super) fn fail_again(
     run.step("second fault");
     let fault_at = inject(testbed, options, CrashTarget::of(1))?;
     let (takeovers, taken_over) = survive(testbed, 0, fault_at, false, &mut aftermath.problems)?;
-    aftermath.moved_at = aftermath.deadly_at.replace(fault_at);
+    aftermath.moved_at.extend(aftermath.deadly_at.replace(fault_at));
     aftermath.takeovers.extend(takeovers);
     aftermath.taken_over.extend(taken_over);
     aftermath.problems.extend(testbed.greet()?);

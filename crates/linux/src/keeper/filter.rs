@@ -48,6 +48,16 @@ impl OutputFilter {
         }
     }
 
+    /// Number of bytes that the client has already and the application has yet to repeat. Unknown with policy `http`, whose applications
+    /// have a time limit of their own.
+    pub fn missing(&self) -> u64 {
+        match self {
+            Self::Replica(resumer) => resumer.missing(),
+            Self::Replay(filter) => filter.missing(),
+            Self::Http(_) | Self::Transparent => 0,
+        }
+    }
+
     pub fn is_transparent(&self) -> bool {
         match self {
             Self::Http(resumer) => resumer.is_transparent(),

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use proto::connection::OutputEnd;
+use proto::restart::catch_up::CatchUp;
 use proto::restart::{http, replay, replica};
 use socket2::SockRef;
 use tokio::net::TcpStream;
@@ -417,6 +418,36 @@ async fn downstream(
     outcome
 }
 
+/// Ends the wait for an application that does not catch up.
+struct Patience {
+    began: Instant,
+    catch_up: CatchUp,
+}
+
+impl Patience {
+    /// The application has yet to generate `missing` bytes that the client already has.
+    fn new(missing: u64) -> Self {
+        Self {
+            began: Instant::now(),
+            catch_up: CatchUp::new(proto::Instant::ZERO, missing),
+        }
+    }
+
+    fn look(&mut self, missing: u64) {
+        let now = proto::Instant::ZERO + self.began.elapsed();
+        self.catch_up.look(now, missing);
+    }
+
+    /// Waits for the application's next output.
+    async fn wait<T>(&self, read: impl Future<Output = T>) -> Result<T, RelayAbort> {
+        let Some(at) = self.catch_up.gives_up_at() else {
+            return Ok(read.await);
+        };
+        let read = timeout_at(self.began + at.since(proto::Instant::ZERO), read).await;
+        read.map_err(|_| RelayAbort(ConnectionEnding::NeverCaughtUp, self.catch_up.reason()))
+    }
+}
+
 async fn pass_down(
     keeper: &Keeper,
     kept: &KeptConnection,
@@ -433,6 +464,7 @@ async fn pass_down(
     passed(first.len());
     let mut outgoing = Outgoing::new(first);
     let mut sent_before = SentBefore::new(kept.adoption.sent_before);
+    let mut patience = Patience::new(filter.borrow().missing() + sent_before.missing());
     loop {
         sent_before.take(client, outgoing.room()).map_err(client_lost)?;
         outgoing.finish(client).await.map_err(client_lost)?;
@@ -442,6 +474,7 @@ async fn pass_down(
         }
         let may_speak = *output == OutputEnd::Open;
         let is_new = sent_before.missing() == 0;
+        patience.look(filter.borrow().missing() + sent_before.missing());
         let read = flow::read(application.socket, &keeper.scratch, &kept.turn, |bytes| {
             let mut filter = filter.borrow_mut();
             if filter.is_transparent() && may_speak && is_new {
@@ -459,7 +492,7 @@ async fn pass_down(
             filter.settle();
             Ok(())
         });
-        let read = match read.await {
+        let read = match patience.wait(read).await? {
             Ok(None) if application.was_reset.get() => Err(io::ErrorKind::ConnectionReset.into()),
             read => read,
         };
@@ -468,12 +501,8 @@ async fn pass_down(
             Ok(None) => {
                 let mut filter = filter.borrow_mut();
                 filter.on_application_end(outgoing.room())?;
-                if may_speak && !is_new {
-                    let why = format!(
-                        "the application ended its output {} bytes too early",
-                        sent_before.missing()
-                    );
-                    return Err(RelayAbort(ConnectionEnding::Mismatch, why));
+                if may_speak {
+                    sent_before.check_end()?;
                 }
                 if !filter.is_finished() {
                     end_output(client, output)?;

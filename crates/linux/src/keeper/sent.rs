@@ -6,6 +6,8 @@ use std::io;
 
 use tokio::net::TcpStream;
 
+use super::filter::RelayAbort;
+use super::status::ConnectionEnding;
 use crate::repair;
 
 /// The part of the output that was sent before.
@@ -24,6 +26,18 @@ impl SentBefore {
     /// Number of bytes that the application has yet to generate.
     pub const fn missing(&self) -> u64 {
         self.left
+    }
+
+    /// The application has ended its output.
+    ///
+    /// # Errors
+    /// The application has yet to generate bytes that the client may have.
+    pub fn check_end(&self) -> Result<(), RelayAbort> {
+        if self.left == 0 {
+            return Ok(());
+        }
+        let why = format!("the application ended its output {} bytes too early", self.left);
+        Err(RelayAbort(ConnectionEnding::Mismatch, why))
     }
 
     /// Takes the bytes that were sent before out of `output`, the next bytes for the client. When all of them are there, gives them to the

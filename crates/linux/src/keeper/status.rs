@@ -164,6 +164,8 @@ pub enum ConnectionEnding {
     Stopped,
     /// The keeper was killed, or no keeper could be started. The client gets a reset when it sends something.
     KeeperLost,
+    /// The application did not generate again what the client already has (`proto::restart::catch_up`). The client got a reset.
+    NeverCaughtUp,
 }
 
 impl ConnectionEnding {
@@ -176,7 +178,8 @@ impl ConnectionEnding {
             | Self::Mismatch
             | Self::Failed
             | Self::Stopped
-            | Self::KeeperLost => true,
+            | Self::KeeperLost
+            | Self::NeverCaughtUp => true,
         }
     }
 }

@@ -246,6 +246,7 @@ impl Node {
         }
         let (service, peer) = self.part(index);
         service.judge_path(peer, now);
+        service.judge_direct(now);
         is_back
     }
 

@@ -11,6 +11,7 @@
 //! | [`replay`] | stays at the connection's start | length and hash |
 //! | [`snapshot`] | the application's last snapshot | length and hash, from the snapshot on |
 
+pub mod catch_up;
 mod digest;
 pub mod http;
 pub mod kept;

@@ -158,7 +158,7 @@ impl RepetitionFilter {
     }
 
     /// Bytes that the application has yet to repeat.
-    const fn missing(&self) -> u64 {
+    pub const fn missing(&self) -> u64 {
         self.unchecked + self.expected.bytes - self.repeated.bytes()
     }
 }

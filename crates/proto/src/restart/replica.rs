@@ -290,6 +290,11 @@ impl ReplicaResumer {
         self.said.is_empty() && self.unseen == 0 && !self.ended
     }
 
+    /// Number of bytes that the client has already and the replica has yet to send.
+    pub fn missing(&self) -> u64 {
+        self.said.len() as u64 + self.unseen
+    }
+
     /// Whether the output has ended and all of it is confirmed.
     pub fn is_finished(&self) -> bool {
         self.said.is_empty() && self.ended
@@ -322,7 +327,7 @@ impl ReplicaResumer {
     /// # Errors
     /// The client has more bytes than the replica sent.
     pub fn on_application_end(&mut self) -> Result<(), ReplicaMismatch> {
-        match self.said.len() as u64 + self.unseen {
+        match self.missing() {
             0 => Ok(()),
             missing => Err(ReplicaMismatch::EndedEarly { missing }),
         }

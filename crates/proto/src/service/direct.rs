@@ -3,19 +3,26 @@
 use super::Service;
 use crate::Instant;
 use crate::action::{ApplicationState, ServiceAction};
+use crate::path::Reachability;
 use crate::role::Role;
 
 impl Service {
     /// Called after every event. Decides whether this primary may send output past the wire. If it may no longer, the kernel is told before
-    /// the next heartbeat says so.
-    pub(super) fn judge_direct(&mut self, now: Instant) {
+    /// the next heartbeat says so. A primary whose own path to the clients is lost or suspected sends through the wire: the backup does not
+    /// take over while its own path works.
+    pub(crate) fn judge_direct(&mut self, now: Instant) {
         let yields = self.leaving.hands_over || self.server != ApplicationState::Alive;
         let is_waited_for = self
             .peer
             .as_ref()
             .is_some_and(|peer| peer.role == Role::Backup && peer.epoch == self.epoch() && peer.direct);
+        let has_path = matches!(
+            self.path.outside(now),
+            Reachability::Unknown | Reachability::Reached
+        );
         let before = self.standing.says_direct();
-        self.standing.set_direct(now, is_waited_for && !yields);
+        self.standing
+            .set_direct(now, is_waited_for && has_path && !yields);
         let until = self.standing.direct_until();
         if std::mem::replace(&mut self.direct_until, until) != until {
             self.actions.push_back(ServiceAction::SetDirect { until });

@@ -48,7 +48,7 @@ impl Standing {
 
     /// Sets whether this node, if it is the primary, may send directly: it does not give up its part, and the backup waits. Before the next
     /// heartbeat is made, the caller must tell the kernel the new [`direct_until`](Self::direct_until).
-    pub(crate) fn set_direct(&mut self, now: Instant, may: bool) {
+    pub fn set_direct(&mut self, now: Instant, may: bool) {
         let may = may && self.role == Role::Primary && self.config.sends_directly && !self.leaves();
         match (may, self.direct.said_since) {
             (true, None) => self.direct.said_since = Some(now),
@@ -65,7 +65,8 @@ impl Standing {
         }
         let is_my_wire = self.role == Role::Primary && word.role == Role::Backup && word.epoch == self.epoch;
         if let (true, true, Some(since)) = (is_my_wire, word.direct, self.direct.said_since) {
-            let fresh = word.echo.filter(|sent| *sent >= since);
+            // A heartbeat that was sent at the same instant may have been made before the decision to send directly.
+            let fresh = word.echo.filter(|sent| *sent > since);
             let until = fresh.map(|sent| sent + self.config.lease);
             self.direct.until = self.direct.until.max(until);
         }
@@ -102,7 +103,7 @@ impl Standing {
     }
 
     /// Time has passed: takes over, if this backup only waited for the end of the primary's output.
-    pub(crate) fn on_output_ended(&mut self, now: Instant) -> Option<RoleChange> {
+    pub fn on_output_ended(&mut self, now: Instant) -> Option<RoleChange> {
         if self.role != Role::Backup || self.waits_for_output(now) {
             return None;
         }

@@ -20,6 +20,8 @@ pub struct SpeakingBounds {
     /// Maximum number of these changes in all: a step that a role needs fails, or is made good (`Standing::set_failed`).
     pub failures: u8,
     pub epochs: u64,
+    /// Primaries send output past the wire (commit mode `pr`).
+    pub sends_directly: bool,
 }
 
 /// Returns two values. The first: whether [`BOUNDS`] is `more` or `large`. Either setting explores more combinations, and enlarges the
@@ -48,6 +50,17 @@ pub fn bounds() -> SpeakingBounds {
         paths: 0,
         failures: 0,
         epochs: if is_large() { 5 } else { 4 },
+        sends_directly: false,
+    }
+}
+
+/// Bounds with output past the wire. The exploration begins with a whole pair, so that the lease begins and ends within few ticks.
+pub fn directly() -> SpeakingBounds {
+    SpeakingBounds {
+        ticks: 4,
+        epochs: if wanted().0 { bounds().epochs } else { 3 },
+        sends_directly: true,
+        ..bounds()
     }
 }
 

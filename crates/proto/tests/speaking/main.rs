@@ -10,13 +10,18 @@
 //! `STEADFAST_BOUNDS=large` also raises the bounds and takes much longer.
 
 mod bounds;
+mod output;
 mod ownership;
+mod paths;
+mod words;
 
 use std::fmt::Write;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use bounds::{SpeakingBounds, bounds, crashed, cut, failed, operated, restarted, wanted};
+use bounds::{SpeakingBounds, bounds, crashed, cut, directly, failed, operated, restarted, wanted};
+use output::OutputPastWire;
+use paths::Knows;
 use proto::Instant;
 use proto::path::{Reachability, fitness};
 use proto::role::{Role, RoleEvent};
@@ -25,6 +30,7 @@ use proto::standing::{
 };
 use stateright::{Checker, HasDiscoveries, Model, Path, Property};
 use steadfast_proto as proto;
+use words::{SentWord, TICK, WordOrigin};
 
 /// The lease: one tick. With its margin, the lease has ended after two ticks.
 const LEASE: Duration = Duration::from_millis(100);
@@ -49,6 +55,8 @@ enum SpeakingDefect {
     Generous,
     /// A primary claims the VIP, and asks the arbiter, before the lease that it granted to its wire has ended.
     Impatient,
+    /// The kernel goes on sending past the wire when the lease for that has ended.
+    DirectOn,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -86,7 +94,7 @@ impl SpeakingState {
             leaves: standing.says_that_it_leaves(),
             yields: standing.says_that_it_leaves(),
             echo: None,
-            direct: false,
+            direct: standing.says_direct(),
         };
         let made = WordOrigin {
             agent,
@@ -136,32 +144,6 @@ impl SpeakingState {
     }
 }
 
-/// The origin of a word: the number of the agent that sent it, the tick of its sending, and `is_after`. `is_after` is false if the node
-/// became mute later in that tick and is still mute. The origin of a later word compares as greater.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct WordOrigin {
-    agent: u8,
-    sent: u64,
-    is_after: bool,
-}
-
-impl WordOrigin {
-    /// When the word was sent. If the node became mute later in the same tick, the word counts as sent just before the tick.
-    fn at(self) -> Instant {
-        Instant::from_nanos(self.sent * TICK - u64::from(!self.is_after))
-    }
-}
-
-/// A word on its way.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct SentWord {
-    made: WordOrigin,
-    /// The last word that the sender had heard. The receiver accepts `heard` as an echo only if the receiver's present agent sent that word
-    /// (`proto::node` and `proto::anti_replay`).
-    heard: Option<WordOrigin>,
-    word: StandingBeat,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ModelledNode {
     standing: Standing,
@@ -178,6 +160,7 @@ struct ModelledNode {
     /// Tick since which the node does not trust its log. The node had left, so its primary may have gone on alone. The doubt ends when a
     /// primary of the same epoch echoes a later word of the node.
     doubts: Option<u64>,
+    output: OutputPastWire,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,6 +180,8 @@ enum SpeakingAction {
     Mishear(usize),
     Reach(usize),
     Decided(usize),
+    /// A backup notices that the primary can no longer send past the wire.
+    Ended(usize),
     /// The operator takes a node out of service (true), or puts it back (false).
     Leave(usize, bool),
     /// A node's knowledge of its path changes.
@@ -216,32 +201,6 @@ enum SpeakingAction {
     Restart(usize),
 }
 
-/// A node's possible knowledge of its path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Knows {
-    /// Everything works.
-    Whole,
-    /// The nodes reach each other through another link only.
-    Apart,
-    /// Clients do not reach this node.
-    CutOff,
-    /// Clients reach this node, and not the peer.
-    Chosen,
-}
-
-impl Knows {
-    const ALL: [Self; 4] = [Self::Whole, Self::Apart, Self::CutOff, Self::Chosen];
-
-    fn sides(self) -> (bool, Reachability, Reachability) {
-        match self {
-            Self::Whole => (true, Reachability::Reached, Reachability::Reached),
-            Self::Apart => (false, Reachability::Reached, Reachability::Reached),
-            Self::CutOff => (false, Reachability::Lost, Reachability::Reached),
-            Self::Chosen => (false, Reachability::Reached, Reachability::Lost),
-        }
-    }
-}
-
 impl SpeakingModel {
     fn config(&self, node: usize) -> StandingConfig {
         StandingConfig {
@@ -249,7 +208,7 @@ impl SpeakingModel {
             arbiter: self.arbiter,
             lease: self.lease,
             fence_delay: Duration::ZERO,
-            sends_directly: false,
+            sends_directly: self.bounds.sends_directly,
         }
     }
 
@@ -262,6 +221,7 @@ impl SpeakingModel {
             given: None,
             base: None,
             doubts: None,
+            output: OutputPastWire::default(),
         }
     }
 
@@ -269,6 +229,16 @@ impl SpeakingModel {
         let standing = &state.nodes[node].standing;
         let is_over = standing.until().is_some_and(|until| at(state.now) >= until);
         standing.role().speaks_alone() && (!is_over || self.defect == Some(SpeakingDefect::NoEnd))
+    }
+
+    /// Whether a node's kernel sends output past the wire, and so past the other node's gate.
+    fn sends_directly(&self, state: &SpeakingState, node: usize) -> bool {
+        let ModelledNode { standing, output, .. } = &state.nodes[node];
+        output.is_sent(
+            standing,
+            at(state.now),
+            self.defect == Some(SpeakingDefect::DirectOn),
+        )
     }
 
     fn hear(&self, state: &mut SpeakingState, to: usize, SentWord { made, heard, word }: SentWord) {
@@ -282,6 +252,7 @@ impl SpeakingModel {
             echo: echo.map(WordOrigin::at),
             ..word
         };
+        node.output.hear(&word);
         let before = node.standing.epoch();
         let is_its_primary = word.role == Role::Primary && word.epoch == before;
         if is_its_primary && node.doubts < echo.map(|word| word.sent) {
@@ -347,8 +318,11 @@ impl SpeakingModel {
         state.crashes += 1;
     }
 
-    /// Assumes that each node says something if it may now speak alone, and notes its epoch.
+    /// Follows the right to send directly. Assumes that each node says something if it may now speak alone, and notes its epoch.
     fn note_voices(&self, state: &mut SpeakingState) {
+        for ModelledNode { standing, output, .. } in &mut state.nodes {
+            output.follow(standing, at(state.now));
+        }
         for node in 0..2 {
             if self.speaks_alone(state, node) {
                 let one = &mut state.nodes[node];
@@ -456,12 +430,36 @@ impl SpeakingModel {
         !is_calm || serves(0) && serves(1)
     }
 
+    /// Plays the pairing, until the primary has a lease for direct output.
+    fn make_whole(&self, state: &mut SpeakingState) {
+        for round in 0..5 {
+            for node in 0..2 {
+                self.work(state, node);
+                self.play(
+                    state,
+                    &[SpeakingAction::Say(node), SpeakingAction::Hear(1 - node, 0)],
+                );
+            }
+            if round == 3 {
+                self.play(state, &[SpeakingAction::Tick]);
+            }
+        }
+        assert!(self.sends_directly(state, 0));
+    }
+
     /// Plays the actions of a node that need no word of the peer.
     fn work(&self, state: &mut SpeakingState, node: usize) {
-        use SpeakingAction::{Answer, Ask, Decide, Decided, Reach};
+        use SpeakingAction::{Answer, Ask, Decide, Decided, Ended, Reach};
         self.play(
             state,
-            &[Ask(node), Decide(node), Answer(node), Reach(node), Decided(node)],
+            &[
+                Ask(node),
+                Decide(node),
+                Answer(node),
+                Ended(node),
+                Reach(node),
+                Decided(node),
+            ],
         );
     }
 
@@ -527,6 +525,9 @@ impl SpeakingModel {
                 changed(state, node, &mut |standing| standing.on_reached(now));
             }
             SpeakingAction::Decided(node) => changed(state, node, &mut |standing| standing.on_decided(now)),
+            SpeakingAction::Ended(node) => {
+                changed(state, node, &mut |standing| standing.on_output_ended(now))
+            }
             SpeakingAction::Leave(node, _)
             | SpeakingAction::Stay(node)
             | SpeakingAction::Path(node, _)
@@ -567,9 +568,6 @@ impl SpeakingModel {
     }
 }
 
-/// Length of a tick, in nanoseconds.
-const TICK: u64 = 100_000_000;
-
 const fn at(ticks: u64) -> Instant {
     Instant::from_nanos(ticks * TICK)
 }
@@ -579,7 +577,7 @@ impl Model for SpeakingModel {
     type Action = SpeakingAction;
 
     fn init_states(&self) -> Vec<SpeakingState> {
-        vec![SpeakingState {
+        let mut first = SpeakingState {
             now: 1,
             nodes: [self.fresh(0, 0, 1), self.fresh(1, 0, 1)],
             words: [ArrayVec::new(), ArrayVec::new()],
@@ -592,7 +590,11 @@ impl Model for SpeakingModel {
             paths: 0,
             failures: 0,
             is_contradicted: false,
-        }]
+        };
+        if self.bounds.sends_directly {
+            self.make_whole(&mut first);
+        }
+        vec![first]
     }
 
     fn actions(&self, state: &SpeakingState, actions: &mut Vec<SpeakingAction>) {
@@ -618,6 +620,9 @@ impl Model for SpeakingModel {
                 actions.extend([SpeakingAction::Answer(node), SpeakingAction::Mishear(node)]);
             }
             actions.extend([SpeakingAction::Reach(node), SpeakingAction::Decided(node)]);
+            if self.bounds.sends_directly {
+                actions.push(SpeakingAction::Ended(node));
+            }
             if state.orders < self.bounds.orders {
                 let leaves = state.nodes[node].standing.leaves();
                 actions.push(SpeakingAction::Leave(node, !leaves));
@@ -653,6 +658,13 @@ impl Model for SpeakingModel {
             Property::always("one voice", |pair: &Self, state: &SpeakingState| {
                 !(pair.speaks_alone(state, 0) && pair.speaks_alone(state, 1))
             }),
+            Property::always(
+                "no voice beside direct output",
+                |pair: &Self, state: &SpeakingState| {
+                    (0..2)
+                        .all(|node| !(pair.sends_directly(state, node) && pair.speaks_alone(state, 1 - node)))
+                },
+            ),
             Property::always(
                 "nobody goes on from an old log",
                 |_: &Self, state: &SpeakingState| !state.is_contradicted,
@@ -766,6 +778,11 @@ fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
     }
 }
 
+#[test]
+fn a_primarys_direct_output_ends_before_another_node_speaks() {
+    explore(directly(), LEASE);
+}
+
 /// The largest explorations, one per node whose agent may die.
 #[test]
 fn a_crash_and_an_agents_death_make_no_second_voice() {
@@ -794,6 +811,7 @@ fn explore(bounds: SpeakingBounds, lease: Duration) {
     );
     for property in [
         "one voice",
+        "no voice beside direct output",
         "nobody goes on from an old log",
         "someone serves in the end",
         "who is left serves",
@@ -804,7 +822,7 @@ fn explore(bounds: SpeakingBounds, lease: Duration) {
         }
     }
     checker.assert_any_discovery("the pair is whole");
-    if bounds.ticks > 2 {
+    if bounds.ticks > 2 && !bounds.sends_directly {
         checker.assert_properties();
     }
 }
@@ -829,13 +847,20 @@ fn told(path: SpeakingPath) -> String {
 /// The checker notices each broken rule.
 #[test]
 fn a_broken_rule_is_noticed() {
-    for (defect, property) in [
-        (SpeakingDefect::NoEnd, "one voice"),
-        (SpeakingDefect::Generous, "one voice"),
-        (SpeakingDefect::Impatient, "one voice"),
+    for (defect, property, bounds) in [
+        (SpeakingDefect::NoEnd, "one voice", bounds()),
+        (SpeakingDefect::Generous, "one voice", bounds()),
+        (SpeakingDefect::Impatient, "one voice", bounds()),
+        (
+            SpeakingDefect::DirectOn,
+            "no voice beside direct output",
+            directly(),
+        ),
     ] {
+        let defect = Some(defect);
         let pair = SpeakingModel {
-            defect: Some(defect),
+            bounds,
+            defect,
             ..pair()
         };
         assert!(is_broken(pair, property), "{defect:?}");

@@ -16,6 +16,7 @@ use proto::table::TableConfig;
 
 use super::application::{ApplicationFactory, ReadPace, SimApplication};
 use super::arbiter::{SimArbiter, SimArbiterKind};
+use super::commit::SimCommit;
 use super::defect::Defect;
 use super::machine::StationConfig;
 use super::spill::FullLogPolicy;
@@ -41,6 +42,8 @@ pub struct SimPairConfig {
     /// The nodes run the service with policy `http`, but the service's clients speak another protocol, and replicas follow these clients'
     /// connections. Set `policy` to [`RestartPolicy::Replica`] as well, which selects programs that speak such a protocol.
     pub opaque: bool,
+    /// Commit mode. Other modes than [`SimCommit::Prs`] need [`RestartPolicy::Replica`] without `opaque`, or [`RestartPolicy::Replay`].
+    pub commit: SimCommit,
     /// Link between the clients and the backup.
     pub path: LinkConfig,
     /// Link between the clients and the primary. `None`: the primary cannot claim the VIP.
@@ -105,6 +108,7 @@ impl SimPairConfig {
             seed,
             policy,
             opaque: false,
+            commit: SimCommit::Prs,
             path,
             own_path: None,
             lan,
@@ -151,7 +155,7 @@ impl SimPairConfig {
             connection_bytes_max: self.log_limit.0,
             bytes_max: 256 << 20,
             at_limit: self.log_limit.1.of_core(),
-            sends_directly: false,
+            sends_directly: self.commit != SimCommit::Prs,
             hash_seed: 7,
         };
         let (name, mac) = if is_primary { ("primary", 1) } else { ("backup", 2) };

@@ -71,6 +71,8 @@ pub enum Defect {
     NeverTold,
     /// Input is not held while the primary's state is copied.
     ReleaseInput,
+    /// A primary that sends past the wire goes on when its lease has ended.
+    SendDirectlyOn,
 }
 
 impl Defect {
@@ -103,7 +105,7 @@ impl Defect {
     ];
 
     /// All other defects of a node.
-    pub const NODE: [Self; 12] = [
+    pub const NODE: [Self; 13] = [
         Self::SkipDrains,
         Self::ReleaseUnlogged,
         Self::ForgetSyn,
@@ -116,5 +118,6 @@ impl Defect {
         Self::DeathSpeaks,
         Self::NeverTold,
         Self::ReleaseInput,
+        Self::SendDirectlyOn,
     ];
 }

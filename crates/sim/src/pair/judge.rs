@@ -10,6 +10,7 @@ use proto::role::Role;
 use proto::table::Direction;
 use proto::{Instant, Seq};
 
+use super::commit::{SimCommit, is_cut};
 use super::ledger::{Most, ObservedBytes, ObservedCopy, PacketSpeaker, SegmentOffsets};
 
 /// Maximum number of violations that are kept. Later violations are usually consequences of the first.
@@ -35,6 +36,8 @@ const RETURNS_FOR: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Judge {
     pub(super) vip: SocketAddr,
+    /// Commit mode of the service.
+    pub(super) commit: SimCommit,
     /// The world's time.
     pub(super) now: Instant,
     /// The latest epoch in which a node spoke alone, and that node.
@@ -74,7 +77,7 @@ pub(super) struct WatchedConnection {
     /// Sequence number of the server's first byte. Known once the client has got a SYN-ACK.
     output_first: Option<Seq>,
     /// Window scale of the server.
-    shift: u8,
+    pub(super) shift: u8,
     input: ObservedBytes,
     /// A wire has released input, or a node that speaks alone has taken some.
     has_passed_input: bool,
@@ -89,7 +92,7 @@ pub(super) struct WatchedConnection {
     output: ObservedBytes,
     /// For each node, the offset after the last output that its own stack has sent. Segments that the guard dropped count too.
     numbered: [u64; 2],
-    released: Most,
+    pub(super) released: Most,
     spoken: Most,
     /// The node that spoke last, and its right to speak then.
     pub(super) voice: Option<PacketSpeaker>,
@@ -249,7 +252,7 @@ impl WatchedConnection {
     }
 
     /// Offsets of a segment from the server. `None` before the client has got a SYN-ACK.
-    fn place(&self, segment: &Segment<'_>) -> Option<SegmentOffsets> {
+    pub(super) fn place(&self, segment: &Segment<'_>) -> Option<SegmentOffsets> {
         Some(SegmentOffsets {
             at: segment.seq.distance_from(self.output_first?).into(),
             acknowledges: segment.ack.distance_from(self.input_first).into(),
@@ -262,6 +265,7 @@ impl Judge {
     pub const fn new(vip: SocketAddr) -> Self {
         Self {
             vip,
+            commit: SimCommit::Prs,
             now: Instant::ZERO,
             alone: None,
             alone_now: [None; 2],
@@ -392,7 +396,9 @@ impl Judge {
             flow.logs[node] = true;
         }
         self.note_heard(node, direction, packet);
-        self.note(direction, packet);
+        if !is_cut(packet) {
+            self.note(direction, packet);
+        }
     }
 
     /// Notes when a node logged a client's first packet after the SYN.
@@ -426,8 +432,12 @@ impl Judge {
         }
     }
 
-    /// A primary's stack sends a packet to the wire.
+    /// A primary's stack sends a packet, to the wire or directly to the client. If output may bypass the wire, no log has it, so all output
+    /// that the primary has sent counts as known: the node that continues the connection must generate the same bytes.
     pub(super) fn on_offered(&mut self, packet: &[u8]) {
+        if self.commit != SimCommit::Prs {
+            self.note(Direction::Out, packet);
+        }
         let Some(segment) = self.parse(packet).filter(|segment| segment.flags.syn) else {
             return;
         };

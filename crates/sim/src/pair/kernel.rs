@@ -169,8 +169,9 @@ impl Kernel for Machine {
         }
     }
 
-    /// The simulated wire has no output that bypasses it: no service has commit mode `pr`.
-    fn set_direct(&mut self, _: ServiceIndex, _: Option<Instant>) {}
+    fn set_direct(&mut self, _: ServiceIndex, until: Option<Instant>) {
+        self.keep_direct(until);
+    }
 
     /// Asks the arbiter, whose answer comes later. As in the daemon, no second question about an epoch is sent before the answer to the
     /// first one has been read.
@@ -586,7 +587,7 @@ fn adoption(
     replica: Option<ApplicationReplica>,
 ) -> Result<RelayAdoption, String> {
     let (log, frontier) = (connection.input(), endpoint.input_frontier);
-    let restart = connection.follower().restart();
+    let restart = connection.restart_on(endpoint);
     let (plan, input) = match &restart {
         Ok(Restart::Replica { input_from, resume }) => {
             let replica = replica.ok_or("there is no replica")?;
@@ -613,5 +614,6 @@ fn adoption(
         input: gather(input).map_err(|error| error.to_string())?,
         input_ended: endpoint.input_ended,
         output: endpoint.output,
+        sent_before: connection.sent_before(endpoint),
     })
 }

@@ -4,6 +4,7 @@ use agent::LogReader;
 use proto::packet::Checksum;
 use proto::stream::{OnShelf, Shelf};
 
+use super::commit::is_cut;
 use super::defect::Defect;
 use super::machine::Machine;
 use super::wire::{LogEnd, LoggedPacket};
@@ -49,7 +50,11 @@ impl Machine {
 impl LoggedPacket {
     /// Passes this record to `reader`. `source` is the place of the packet in the batch, or `None` if the packet is in no batch.
     pub fn tell(&self, reader: &mut dyn LogReader, source: Option<OnShelf<'_>>) {
-        let checksum = Checksum::Trusted;
+        let checksum = if is_cut(&self.packet) {
+            Checksum::Cut
+        } else {
+            Checksum::Trusted
+        };
         reader.packet(self.at, 0, self.direction, &self.packet, checksum, source);
     }
 }

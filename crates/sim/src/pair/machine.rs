@@ -17,6 +17,7 @@ use proto::table::{ConnectionId, Direction};
 use super::application::{ApplicationFactory, ReadPace, Served, SimApplication};
 use super::arbiter::{SimArbiter, TimedAnswer};
 use super::clock::NodeClock;
+use super::commit::is_cut;
 use super::defect::Defect;
 use super::exports::SimExports;
 use super::judge::Judge;
@@ -102,6 +103,8 @@ pub struct Machine {
     pub(super) address: Address,
     /// End of the right to speak alone, by the node's own clock. Later packets are dropped.
     pub(super) until: Option<Instant>,
+    /// Until when the node, as a primary, sends output directly to the clients.
+    pub(super) direct_until: Option<Instant>,
     /// After a halt in which the clock stood still: the end of the halt plus one lease. A lease that ends at this time or earlier may be
     /// over already. Zero again when the agent has noticed the halt.
     pub(super) outlasted: Instant,
@@ -195,6 +198,7 @@ impl Machine {
             outputs: VecDeque::new(),
             address: Address::Nowhere,
             until: None,
+            direct_until: None,
             outlasted: Instant::ZERO,
             verdicts: VecDeque::new(),
             may_speak: false,
@@ -421,7 +425,7 @@ impl Machine {
             Gate::Primary if self.address == Address::Loopback && !self.is(Defect::BypassWire) => {
                 let packet = self.silence_death(packet)?;
                 self.judge.borrow_mut().on_offered(&packet);
-                return Some(Output::Transmit { port: PEER, packet });
+                return self.send_as_primary(now, packet);
             }
             Gate::Primary if !self.is(Defect::BypassWire) => return None,
             Gate::Wire | Gate::Takeover | Gate::Sole if self.until.is_some_and(|until| now >= until) => {
@@ -543,6 +547,11 @@ impl Machine {
         } else if !self.is(Defect::ReleaseUnlogged) && !self.is(Defect::ForgetSyn) {
             judge.on_taken(direction, &packet); // the log is no longer promised to be complete
             judge.on_log_lost(self.config.number);
+        }
+        if is_cut(&packet) {
+            judge.on_copy(&packet); // the client gets the segment itself from the primary
+            drop(judge);
+            return self.agent.wake(now + self.config.nap);
         }
         let is_reversed = self.wire.gate().0 == Gate::Primary;
         let mut packet = match direction {

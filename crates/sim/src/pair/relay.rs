@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use proto::Instant;
 use proto::connection::OutputEnd;
+use proto::restart::catch_up::CatchUp;
 use proto::restart::{http, replay, replica};
 
 use super::application::SimApplication;
@@ -44,6 +45,8 @@ pub(super) struct RelayAdoption {
     pub input_ended: bool,
     /// State of the server's FIN. The endpoint does not know of this FIN either.
     pub output: OutputEnd,
+    /// Number of bytes of the application's next output that the endpoint takes as already sent.
+    pub sent_before: u64,
 }
 
 /// How a relayed connection ended.
@@ -74,6 +77,9 @@ pub struct SimRelay {
     up_ended: bool,
     /// Bytes for the client that the endpoint has not taken yet.
     outgoing: Vec<u8>,
+    /// Number of bytes of the next output that the endpoint must take as already sent, and those that are there.
+    sent_before: (u64, Vec<u8>),
+    catch_up: CatchUp,
     ending: Option<RelayEnding>,
 }
 
@@ -107,6 +113,7 @@ impl SimRelay {
             input,
             input_ended,
             output,
+            sent_before,
         } = adoption;
         let mut outgoing = Vec::new();
         let mut takes_input = true;
@@ -137,7 +144,9 @@ impl SimRelay {
                 RelayPhase::Relaying(filter, application)
             }
         };
+        let missing = missing_of(&phase) + sent_before;
         Self {
+            catch_up: CatchUp::new(now, missing),
             start,
             phase,
             input,
@@ -147,6 +156,7 @@ impl SimRelay {
             has_passed: false,
             up_ended: false,
             outgoing,
+            sent_before: (sent_before, Vec::new()),
             ending: None,
             exports,
             progress: (0, 0),
@@ -179,6 +189,9 @@ impl SimRelay {
             RelayPhase::Relaying(..) => {
                 self.up(now, endpoint);
                 self.down(now, endpoint)?;
+                self.catch_up
+                    .look(now, missing_of(&self.phase) + self.sent_before.0);
+                self.catch_up.check(now)?;
                 self.export();
             }
             RelayPhase::Draining | RelayPhase::Delivering(_) => {}
@@ -187,7 +200,10 @@ impl SimRelay {
             self.drain(endpoint);
         }
         Ok(match &self.phase {
-            RelayPhase::Relaying(_, application) => application.wakes_at().filter(|at| *at > now),
+            RelayPhase::Relaying(_, application) => {
+                let wakes_at = application.wakes_at().filter(|at| *at > now);
+                wakes_at.into_iter().chain(self.catch_up.gives_up_at()).min()
+            }
             RelayPhase::Idle(_) | RelayPhase::Draining | RelayPhase::Delivering(_) => None,
         })
     }
@@ -244,6 +260,7 @@ impl SimRelay {
     /// Passes to the client the application's output that the client does not have, then the end of the output.
     fn down(&mut self, now: Instant, endpoint: &mut TcpEndpoint) -> Result<(), String> {
         loop {
+            self.take_sent_before(endpoint);
             let written = endpoint.write(&self.outgoing);
             self.outgoing.drain(..written);
             let RelayPhase::Relaying(filter, application) = &mut self.phase else {
@@ -267,6 +284,9 @@ impl SimRelay {
                 }
             } else if application.is_finished() {
                 filter.on_application_end(&mut self.outgoing)?;
+                if self.sent_before.0 > 0 {
+                    return Err("the application ended its output too early".into());
+                }
                 if filter.is_finished() {
                     continue;
                 }
@@ -278,6 +298,20 @@ impl SimRelay {
             } else {
                 return Ok(());
             }
+        }
+    }
+
+    /// Gives the next output to the endpoint as already sent, as `linux::keeper::sent` does.
+    fn take_sent_before(&mut self, endpoint: &mut TcpEndpoint) {
+        let (left, bytes) = &mut self.sent_before;
+        if *left == 0 || self.outgoing.is_empty() {
+            return;
+        }
+        let count = usize::try_from(*left).map_or(self.outgoing.len(), |left| left.min(self.outgoing.len()));
+        bytes.extend(self.outgoing.drain(..count));
+        *left -= count as u64;
+        if *left == 0 {
+            endpoint.load_as_sent(&std::mem::take(bytes));
         }
     }
 
@@ -299,6 +333,15 @@ impl SimRelay {
         if self.input_ended || endpoint.is_read_finished() {
             self.ending = Some(RelayEnding::Closed);
         }
+    }
+}
+
+/// Number of bytes that the client has already and the application has yet to repeat.
+fn missing_of(phase: &RelayPhase) -> u64 {
+    match phase {
+        RelayPhase::Relaying(RelayFilter::Replica(resumer), _) => resumer.missing(),
+        RelayPhase::Relaying(RelayFilter::Replay(filter), _) => filter.missing(),
+        _ => 0,
     }
 }
 

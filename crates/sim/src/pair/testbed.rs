@@ -60,6 +60,7 @@ impl SimPair {
     pub fn new(config: &SimPairConfig) -> Self {
         let mut world = World::new(config.seed);
         let judge = Rc::new(RefCell::new(Judge::new(vip())));
+        judge.borrow_mut().commit = config.commit;
         let ledger = Rc::default();
         let arbiter = config
             .arbiter
@@ -279,7 +280,10 @@ impl SimPair {
         let is_linked = self.world.is_up(self.lan);
         match (here.machine().gate().0, there.machine().gate().0) {
             (Gate::Takeover | Gate::Sole, _) => reaches(at) && here.machine().may_speak_now(self.world.now()),
-            (Gate::Wire, Gate::Primary) => reaches(at) && is_linked,
+            (Gate::Wire, Gate::Primary) => {
+                let is_direct = there.machine().is_direct(there.machine().time(self.world.now()));
+                reaches(at) && is_linked && (reaches(1 - at) || !is_direct)
+            }
             // The neighbours still send to the primary, which redirects the packets to the wire.
             (Gate::Primary, Gate::Wire) => reaches(at) && reaches(1 - at) && is_linked,
             _ => false,

@@ -95,7 +95,7 @@ impl Judge {
         }
     }
 
-    fn two_voices(&mut self, client: SocketAddr, what: &str) {
+    pub(super) fn two_voices(&mut self, client: SocketAddr, what: &str) {
         self.splits.push(self.now);
         self.record(client, &format!("one voice: {what}"));
     }

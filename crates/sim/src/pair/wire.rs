@@ -11,6 +11,7 @@ use proto::connection::{Cap, WindowPromise};
 use proto::packet::{Checksum, Segment};
 use proto::table::Direction;
 
+use super::commit::is_cut;
 use super::defect::Defect;
 
 /// A packet in the log.
@@ -543,6 +544,9 @@ impl SimWire {
             packet: packet.to_vec(),
         }) {
             return fate;
+        }
+        if is_cut(packet) {
+            return Fate::Dropped; // what the copies say is a lower bound, so the log has no gap
         }
         let is_away = at.since(self.agent_seen) > self.agent_timeout;
         if fate == Fate::Released && (is_away || self.defect == Some(Defect::ReleaseUnlogged)) {

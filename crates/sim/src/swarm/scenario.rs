@@ -11,7 +11,7 @@ use super::phase::PairPhase;
 use super::story;
 use crate::link::LinkConfig;
 use crate::pair::draw::Draw;
-use crate::pair::{Costs, Defect, SimArbiterKind, SimPairConfig, SimStateSync};
+use crate::pair::{Costs, Defect, SimArbiterKind, SimCommit, SimPairConfig, SimStateSync};
 use crate::tcp::TcpConfig;
 
 /// One run. Times are in microseconds.
@@ -25,6 +25,9 @@ pub struct Scenario {
     /// The service has policy `http`, but its clients speak another protocol, and replicas follow the clients' connections. The field
     /// `policy` must then be [`RestartPolicy::Replica`], which selects programs that speak such a protocol.
     pub opaque: bool,
+    /// Commit mode of the service.
+    #[serde(default)]
+    pub commit: SimCommit,
     /// Defect of the nodes, in tests.
     pub defect: Option<Defect>,
     /// Arbiter that decides when the nodes do not hear each other.
@@ -69,6 +72,9 @@ pub struct ScenarioNetwork {
     pub path_rate: u64,
     /// One-way delay between the nodes.
     pub lan_delay_us: u64,
+    /// Probability that the cable between the nodes loses a packet.
+    #[serde(default)]
+    pub lan_loss: f64,
     /// Probability that a packet on the paths to the clients is lost, with or without a fault.
     pub loss: f64,
     /// Probability that a packet on these paths is reordered.
@@ -138,21 +144,7 @@ impl Scenario {
     /// The run that a seed defines.
     pub fn draw(seed: u64) -> Self {
         let mut draw = Draw::new(seed);
-        let now_and_then = |draw: &mut Draw, largest: f64| {
-            if draw.chance(0.2) {
-                largest * f64::from(u32::try_from(draw.below(100)).expect("small")) / 100.0
-            } else {
-                0.0
-            }
-        };
-        let network = ScenarioNetwork {
-            path_delay_us: draw.pick(&[100, 1_000, 5_000, 15_000]),
-            path_rate: draw.pick(&[0, 20_000_000, 100_000_000]),
-            lan_delay_us: draw.pick(&[20, 50, 300]),
-            loss: now_and_then(&mut draw, 0.02),
-            reorder: now_and_then(&mut draw, 0.05),
-            duplicate: now_and_then(&mut draw, 0.03),
-        };
+        let network = ScenarioNetwork::draw(&mut draw);
         let mut nodes = ScenarioNodes {
             heartbeat_us: draw.pick(&[10_000, 20_000, 20_000]),
             nap_us: draw.pick(&[500, 4_000]),
@@ -170,6 +162,7 @@ impl Scenario {
             seed,
             policy: draw.pick(&[RestartPolicy::Http, RestartPolicy::Http, RestartPolicy::Replica]),
             opaque: false,
+            commit: SimCommit::Prs,
             defect: None,
             arbiter: draw.pick(&[
                 None,
@@ -197,6 +190,7 @@ impl Scenario {
         scenario.draw_paths(&mut draw);
         scenario.draw_fence();
         scenario.draw_servers();
+        scenario.draw_commit();
         if let Some(story) = story::of(seed) {
             scenario.faults = story.faults;
             if let Some(bytes_max) = story.bytes_max {
@@ -244,6 +238,17 @@ impl Scenario {
         }
     }
 
+    /// In half of the runs that allow it, the primary sends output past the wire. In half of these runs, the cable between the nodes loses
+    /// packets, and so copies of that output. These draws have a seed of their own, so that they do not change the run's other draws.
+    fn draw_commit(&mut self) {
+        let mut draw = Draw::new(self.seed ^ 0xc033_17d1_4ec7_0000);
+        let can_repeat = matches!(self.policy, RestartPolicy::Replica | RestartPolicy::Replay);
+        if can_repeat && !self.opaque && self.lease_us > 0 && draw.chance(0.5) {
+            self.commit = SimCommit::Pr;
+            self.network.lan_loss = draw.pick(&[0.0, 0.0, 0.01, 0.05]);
+        }
+    }
+
     /// In some runs, a fault is replaced by a network that refuses changes. These draws have a seed of their own, so that they do not
     /// change the run's other draws.
     fn draw_network_faults(&mut self) {
@@ -274,6 +279,7 @@ impl Scenario {
             path_delay_us: 1_000,
             path_rate: 0,
             lan_delay_us: 50,
+            lan_loss: 0.0,
             loss: 0.0,
             reorder: 0.0,
             duplicate: 0.0,
@@ -296,6 +302,7 @@ impl Scenario {
             with(&|it| it.nodes = nodes.clone()),
             with(&|it| it.lease_us = LEASE_US),
             with(&|it| it.opaque = false),
+            with(&|it| it.commit = SimCommit::Prs),
             with(&|it| it.state_sync = None),
             with(&|it| it.client = ScenarioEndpoint::plain()),
             with(&|it| it.server = ScenarioEndpoint::plain()),
@@ -319,6 +326,7 @@ impl Scenario {
         let lan = LinkConfig {
             rate_bits_per_s: Some(1_000_000_000),
             delay: micros(self.network.lan_delay_us),
+            loss: self.network.lan_loss,
             ..LinkConfig::default()
         };
         SimPairConfig {
@@ -341,10 +349,32 @@ impl Scenario {
             fence_delay: micros(self.fence_delay_us),
             defect: self.defect,
             opaque: self.opaque,
+            commit: self.commit,
             service_link: self.service_link,
             outside: self.outside,
             state_sync: self.state_sync,
             ..SimPairConfig::quiet(self.seed, self.policy)
+        }
+    }
+}
+
+impl ScenarioNetwork {
+    fn draw(draw: &mut Draw) -> Self {
+        let now_and_then = |draw: &mut Draw, largest: f64| {
+            if draw.chance(0.2) {
+                largest * f64::from(u32::try_from(draw.below(100)).expect("small")) / 100.0
+            } else {
+                0.0
+            }
+        };
+        Self {
+            path_delay_us: draw.pick(&[100, 1_000, 5_000, 15_000]),
+            path_rate: draw.pick(&[0, 20_000_000, 100_000_000]),
+            lan_delay_us: draw.pick(&[20, 50, 300]),
+            lan_loss: 0.0,
+            loss: now_and_then(draw, 0.02),
+            reorder: now_and_then(draw, 0.05),
+            duplicate: now_and_then(draw, 0.03),
         }
     }
 }

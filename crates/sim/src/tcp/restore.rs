@@ -202,6 +202,13 @@ impl TcpEndpoint {
         self.receiver.feed(bytes);
     }
 
+    /// Takes bytes as already sent, as writing to the send queue of a socket in repair mode does, and probes the peer's window. The
+    /// endpoint must have nothing to send.
+    pub fn load_as_sent(&mut self, bytes: &[u8]) {
+        self.sender.load_sent(bytes);
+        self.due.probe = true;
+    }
+
     /// Probes the peer's window, as leaving repair mode does.
     pub fn probe(&mut self) {
         self.due.probe = true;

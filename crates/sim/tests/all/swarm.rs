@@ -3,13 +3,15 @@
 use std::collections::BTreeSet;
 
 use proto::follower::RestartPolicy;
-use steadfast_sim::pair::{Defect, SimArbiterKind, SimStateSync};
+use steadfast_sim::pair::{Defect, SimArbiterKind, SimCommit, SimStateSync};
 use steadfast_sim::swarm::{
     CONNECTIONS_MIN, FAULTS_MIN, FaultKind, FaultTarget, PairPhase, PlannedFault, Scenario, play, shrink,
 };
 
 /// Runs of the short swarm.
 const RUNS: u64 = 100;
+/// Runs of the short swarm with commit mode `pr`.
+const DIRECT_RUNS: usize = 50;
 /// Maximum number of runs that aim at each defect. If no run breaks a rule, the checkers cannot see the defect, and the test fails.
 const SEEDS: u64 = 60;
 /// The test stops playing runs of a defect when this many runs have noticed the defect.
@@ -22,6 +24,18 @@ fn a_short_swarm_breaks_no_promise() {
         assert!(scenario.connections.len() as u64 >= CONNECTIONS_MIN);
         assert!(scenario.faults.len() as u64 >= FAULTS_MIN);
         let outcome = play(&scenario);
+        assert_eq!(outcome.violations, [], "steadfast-lab replay --seed {seed}");
+    }
+}
+
+/// Commit mode `pr`: copies of the output may be lost, and the survivor generates the output again.
+#[test]
+fn a_short_swarm_past_the_wire_breaks_no_promise() {
+    let drawn = (0..).map(Scenario::draw);
+    let past_the_wire = drawn.filter(|scenario| scenario.commit == SimCommit::Pr);
+    for scenario in past_the_wire.take(DIRECT_RUNS) {
+        let outcome = play(&scenario);
+        let seed = scenario.seed;
         assert_eq!(outcome.violations, [], "steadfast-lab replay --seed {seed}");
     }
 }
@@ -54,9 +68,24 @@ fn fault(
     }
 }
 
+/// The scenario of a seed. With [`Defect::SendDirectlyOn`], output bypasses the wire, and downloads are under way: a primary that does not
+/// hear the clients any more repeats its segments.
+fn drawn_for(defect: Defect, seed: u64) -> Scenario {
+    let mut scenario = Scenario::draw(seed);
+    if defect == Defect::SendDirectlyOn {
+        (scenario.policy, scenario.opaque) = (RestartPolicy::Replica, false);
+        (scenario.commit, scenario.lease_us) = (SimCommit::Pr, 300_000);
+        for (number, connection) in (0..).zip(&mut scenario.connections) {
+            (connection.at_us, connection.requests) = (number * 40_000, 4);
+            connection.bytes_max = 60_000;
+        }
+    }
+    scenario
+}
+
 /// A scenario in which a node with this defect can break a rule.
 fn aimed(defect: Defect, seed: u64) -> Scenario {
-    let mut scenario = Scenario::draw(seed);
+    let mut scenario = drawn_for(defect, seed);
     let moment = 300 + seed * 7;
     let first = |kind, target, length| fault(kind, target, Some(PairPhase::Duplex), moment, length);
     let crash = first(FaultKind::Crash, FaultTarget::Speaker, 400);
@@ -68,7 +97,7 @@ fn aimed(defect: Defect, seed: u64) -> Scenario {
             scenario.nodes.ring_bytes = 3_000;
             vec![crash]
         }
-        Defect::IgnoreVerdict => vec![between],
+        Defect::IgnoreVerdict | Defect::SendDirectlyOn => vec![between],
         Defect::ReleaseInput => {
             (scenario.policy, scenario.opaque) = (RestartPolicy::Replica, false);
             scenario.state_sync = Some(SimStateSync {

@@ -432,6 +432,28 @@ fn a_carrier_that_is_lost_needs_no_further_proof() {
     assert_eq!(two.fault(0), Some(PathFault::NoCarrier));
 }
 
+/// Commit mode `pr`. The backup does not take over, because its own path works.
+#[test]
+fn a_primary_that_reaches_no_client_sends_through_the_wire() {
+    let mut two = Two::new(Arbiter::FailStop);
+    for index in 0..2 {
+        let mut config = two.nodes[index].config.clone();
+        config.services[0].table.sends_directly = true;
+        two.nodes[index] = Node::new(config, two.now);
+    }
+    two.link(true);
+    let is_direct = |two: &Two| two.direct[0].is_some_and(|until| two.now < until);
+    for reaches in [true, false, true] {
+        two.paths.answers = Some([reaches, true]);
+        two.pass(LONG);
+        assert_eq!((is_direct(&two), two.roles()), (reaches, DUPLEX));
+    }
+    let now = two.now;
+    two.nodes[0].handle_carrier(now, 0, false);
+    two.carry_out(0);
+    assert!(!is_direct(&two), "at once");
+}
+
 /// Neither the order of the starts nor the choice of the configured primary may matter.
 #[test]
 fn a_pair_that_starts_with_a_broken_path_serves_on_the_other_node() {
