@@ -92,6 +92,14 @@ pub fn follow(
     Ok(aftermath)
 }
 
+/// Kills the agent of node `index`, and starts it again a little later. Returns the time just before the kill.
+fn start_again(testbed: &mut Testbed, index: usize) -> Result<Instant> {
+    let at = kill_agent(testbed, index)?;
+    std::thread::sleep(RESTARTED_AFTER);
+    testbed.start_agent(index)?;
+    Ok(at)
+}
+
 impl Aftermath {
     /// The aftermath of a run whose fault has just happened.
     pub fn new(fault_at: Instant) -> Self {
@@ -251,9 +259,9 @@ impl Aftermath {
             CrashFault::LinkDown => self.plug(testbed, 0),
             CrashFault::CutBackup => self.plug(testbed, 1),
             CrashFault::CutServicePath => {
-                let (returned_at, index) = (monotonic(), target.nodes()[0]);
+                let (at, index) = (monotonic(), target.nodes()[0]);
                 options.how.heal(&testbed.network, index)?;
-                self.rejoin(testbed, index, returned_at)
+                self.rejoin(testbed, index, at)
             }
             CrashFault::KillServer | CrashFault::HangServer => self.serve_again(testbed, options.fault),
             CrashFault::KillAgentAfterTakeover | CrashFault::UpgradeAfterTakeover => {
@@ -263,9 +271,7 @@ impl Aftermath {
                 if options.fault == CrashFault::UpgradeAfterTakeover {
                     self.second_at = Some(testbed.agent(1)?.upgrade()?);
                 } else {
-                    self.second_at = Some(kill_agent(testbed, 1)?);
-                    std::thread::sleep(RESTARTED_AFTER);
-                    testbed.start_agent(1)?;
+                    self.second_at = Some(start_again(testbed, 1)?);
                 }
                 let is_alone = |status: &ReportedStatus| !status.is_duplex() && status.speaks();
                 self.wait_for_role(testbed, 1, is_alone, "go on alone")?;
@@ -293,7 +299,8 @@ impl Aftermath {
                     self.problems.push(format!("{error:#}"));
                 }
                 self.second_at = Some(monotonic());
-                Ok(std::thread::sleep(ACT))
+                std::thread::sleep(ACT);
+                Ok(())
             }
             CrashFault::CutLink => {
                 let index = target.nodes()[0];
@@ -302,9 +309,9 @@ impl Aftermath {
             }
             CrashFault::Handover => self.rejoin(testbed, 0, self.fault_at),
             CrashFault::Drain => {
-                let (returned_at, index) = (monotonic(), target.nodes()[0]);
+                let (at, index) = (monotonic(), target.nodes()[0]);
                 testbed.order(index, &["drain", &testbed.pair.names[index], "--off"])?;
-                self.rejoin(testbed, index, returned_at)
+                self.rejoin(testbed, index, at)
             }
             CrashFault::CrashWorker
             | CrashFault::KillApplication

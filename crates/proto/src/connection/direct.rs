@@ -72,8 +72,9 @@ impl Connection {
             return 0;
         }
         let sent = self.output.frontier().since(endpoint.unacknowledged.end);
-        let at_first = SEGMENTS_AT_FIRST * u64::from(endpoint.mss);
-        if sent <= at_first.min(endpoint.send_window.into()) {
+        let mss = u64::from(endpoint.mss);
+        // One MSS is added, because the socket holds back a segment that does not fit the rest of the window.
+        if sent + mss <= (SEGMENTS_AT_FIRST * mss).min(endpoint.send_window.into()) {
             return 0;
         }
         sent

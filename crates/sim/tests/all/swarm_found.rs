@@ -374,3 +374,11 @@ fn a_backup_that_stood_still_passes_nothing_on() {
 fn a_connection_that_has_moved_is_no_orphan() {
     hold([scenario!("seed-20261129090563")]);
 }
+
+/// In commit mode `pr`, the client had output whose acknowledgement was on its way. The restored socket was to send this output before the
+/// acknowledgement came, but held the second segment back, because it did not fit the rest of the window. So it ignored the acknowledgement
+/// for ever.
+#[test]
+fn a_socket_that_holds_a_segment_back_takes_what_was_sent_as_sent() {
+    hold([scenario!("seed-202611290931387")]);
+}

@@ -127,13 +127,24 @@ fn the_socket_goes_on_where_the_client_is_and_the_rest_is_generated_again() {
     assert_eq!(resume, ReplicaResume::Unseen { missing: 96 });
     let endpoint = talk.connection().endpoint();
     assert_eq!(endpoint.unacknowledged, Offset(100)..Offset(100));
+    let wide = crate::connection::Endpoint {
+        send_window: 800 + u32::from(endpoint.mss),
+        ..endpoint.clone()
+    };
     assert_eq!(
-        talk.connection().sent_before(&endpoint),
+        talk.connection().sent_before(&wide),
         0,
         "the socket can send 800 bytes at once"
     );
     let narrow = crate::connection::Endpoint { mss: 88, ..endpoint };
     assert_eq!(talk.connection().sent_before(&narrow), 800);
+    let (mss, send_window) = (600, 1000); // the second segment would not fit
+    let full = crate::connection::Endpoint {
+        mss,
+        send_window,
+        ..narrow
+    };
+    assert_eq!(talk.connection().sent_before(&full), 800);
 
     // The client acknowledges more after its socket was made: bytes from the socket's place on are still there.
     let mut talk = UnseenTalk::open(RestartPolicy::Replica);
