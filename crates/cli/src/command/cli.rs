@@ -138,12 +138,14 @@ pub(super) enum Command {
         #[command(flatten)]
         node: NodeOption,
     },
-    /// Move live connections from the primary to the other node, without losing one
+    /// Move live connections to the other node, without losing one
     ///
-    /// Ask the primary. The service itself stays where it is: new connections go to the primary as before. A connection moves as soon as the
-    /// restart policy can continue it on the other node; with policy http, a request that must not be executed twice is waited for. What
-    /// cannot move in time stays, unharmed, and the command says why. Connections that have moved are relayed by the other node, and are lost
-    /// if that node fails before it serves the service (see docs/migration.md). The exit code is 1 if a connection stayed.
+    /// Ask the node that has them: the primary, or its backup for those that have moved there. The service itself stays where it is: new
+    /// connections go to the primary as before. A connection moves as soon as the restart policy can continue it on the other node; with
+    /// policy http, a request that must not be executed twice is waited for. What cannot move in time stays, unharmed, and the command says
+    /// why. With the policies http and snapshot, a connection that has moved is protected again from its next request or exported state on.
+    /// With the others, it is lost if its node fails before it serves the service (see docs/migration.md). The exit code is 1 if a connection
+    /// stayed.
     Migrate(MigrateOptions),
     /// Take the backup out of a service's path: the primary claims the VIP first
     ///

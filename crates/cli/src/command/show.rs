@@ -343,9 +343,13 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
     if let Some(order) = &service.recorded_order {
         line("order", recorded_order_text(order, service.role));
     }
+    let connections = |count: u64| format!("{count} connection{}", if count == 1 { "" } else { "s" });
+    if service.reversed > 0 {
+        let moved = connections(service.reversed);
+        line("moved", format!("{moved} to the backup; the primary logs them"));
+    }
     if service.relayed > 0 {
-        let s = if service.relayed == 1 { "" } else { "s" };
-        line("relayed", format!("{} connection{s}", service.relayed));
+        line("relayed", connections(service.relayed));
     }
     if !service.connections_complete {
         let others =

@@ -133,6 +133,13 @@ fn the_channel_and_its_broken_paths_are_shown() {
     );
 }
 
+fn link(address: &str, heard_age_ns: Option<u64>) -> LinkStatus {
+    LinkStatus {
+        address: address.parse().unwrap(),
+        heard_age_ns,
+    }
+}
+
 #[test]
 fn a_status_can_be_read_at_a_glance() {
     let status = NodeStatus {
@@ -140,12 +147,7 @@ fn a_status_can_be_read_at_a_glance() {
         peer: PeerStatus {
             alive: false,
             heartbeat_age_ns: Some(12_500_000_000),
-            links: [("10.0.0.3", Some(12_500_000_000)), ("10.1.0.3", None)]
-                .map(|(address, heard_age_ns)| LinkStatus {
-                    address: address.parse().unwrap(),
-                    heard_age_ns,
-                })
-                .into(),
+            links: vec![link("10.0.0.3", Some(12_500_000_000)), link("10.1.0.3", None)],
             ..samples::peer()
         },
         services: vec![survivor()],
@@ -195,6 +197,7 @@ replica        its state is NOT the primary's (resting); finish failed: exit
                status: 3: no
 order          OFF for 12 s: the record has ended with the takeover; begins when
                this node's server is started again with the library
+moved          4 connections to the backup; the primary logs them
 relayed        1 connection
 not protected  perhaps more than shown: the primary has not told this node yet
                which clients are connected

@@ -34,7 +34,7 @@ use crate::config::{Config, PeerTransport, SecretKey};
 use crate::control::{ChannelPathStatus, ChannelStatus, PeerStatus};
 
 /// Receive buffer in bytes. Larger than the peer's largest datagram: a heartbeat of 64 services with the maximum number of orphans.
-const DATAGRAM_MAX: usize = 34 * 1024;
+const DATAGRAM_MAX: usize = 38 * 1024;
 /// Maximum number of datagrams taken from one link at a time. A flood of datagrams must not keep the agent from its other work.
 const RECEIVE_MAX: usize = 64;
 /// Time between two warnings of the same kind.
@@ -619,13 +619,15 @@ mod fuzzed;
 #[cfg(test)]
 mod tests {
     use proto::action::{ApplicationState, Echo};
-    use proto::migration::{MigrationBeat, OfferAnswer, OfferState, REASON_MAX, SERVICES_FEW, offers_max};
+    use proto::migration::{
+        MigrationBeat, MigrationOffer, OfferAnswer, OfferState, REASON_MAX, SERVICES_FEW, offers_max,
+    };
     use proto::orphans::{Orphans, TOLD_MAX};
     use proto::role::Role;
 
     use super::*;
 
-    /// Every service with long fields, and the maximum number of orphans and of answers about migrations of one heartbeat.
+    /// Every service with long fields, and the maximum number of orphans, offers and answers of one heartbeat.
     #[test]
     fn the_largest_heartbeat_fits() {
         let longest = SocketAddr::from(([0xffff_u16; 8], u16::MAX));
@@ -660,8 +662,15 @@ mod tests {
                 number: u64::MAX,
                 state: OfferState::Waiting("\"".repeat(REASON_MAX)),
             };
+            // Connections may move in both directions at once.
+            let offer = MigrationOffer {
+                number: u64::MAX,
+                client: longest,
+                is_released: false,
+                reverses: true,
+            };
             services[0].migration = Some(MigrationBeat {
-                offers: Vec::new(),
+                offers: vec![offer; offers_max(count)],
                 answers: vec![answer; offers_max(count)],
             });
             let heartbeat = Heartbeat {
