@@ -25,8 +25,8 @@ use crate::Instant;
 
 /// Maximum number of offers in a heartbeat, which has the offers of one service.
 pub const OFFERS_MAX: usize = 48;
-/// Maximum number of offers in a heartbeat of a node with more than [`SERVICES_FEW`] services. The other state of so many services needs the
-/// room.
+/// Maximum number of offers in a heartbeat of a node with more than [`SERVICES_FEW`] services. It is smaller, because the heartbeat also has
+/// an entry for each service.
 pub const OFFERS_MAX_OF_MANY: usize = 12;
 /// Largest number of services with which [`OFFERS_MAX`] offers fit into a heartbeat.
 pub const SERVICES_FEW: usize = 32;

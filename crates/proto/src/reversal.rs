@@ -86,7 +86,7 @@ impl Reversed {
         !self.here.is_empty()
     }
 
-    /// Number of clients whose connections live on the other node although this node is the primary, or the reverse.
+    /// Number of reversed connections.
     pub(crate) fn len(&self) -> usize {
         self.here.len() + self.there.len()
     }

@@ -199,23 +199,25 @@ fn late_handshake(draw: &mut Draw) -> Story {
     Story::of(vec![first, lossy, handover, again])
 }
 
+/// Faults that are injected while connections move.
+const WHILE_MOVING: &[FaultKind] = &[
+    FaultKind::Crash,
+    FaultKind::Agent,
+    FaultKind::Pause,
+    FaultKind::Freeze,
+    FaultKind::Cut,
+    FaultKind::Between,
+    FaultKind::Loss,
+    FaultKind::Worker,
+    FaultKind::Handover,
+];
+
 /// Connections are to move from the primary to its backup, and meanwhile a node, an agent, a cable or a process fails.
 fn migrates(draw: &mut Draw) -> Story {
     let order = begin(draw, FaultKind::Migrate, FaultTarget::Speaker, 1..2);
-    let kinds = [
-        FaultKind::Crash,
-        FaultKind::Agent,
-        FaultKind::Pause,
-        FaultKind::Freeze,
-        FaultKind::Cut,
-        FaultKind::Between,
-        FaultKind::Loss,
-        FaultKind::Worker,
-        FaultKind::Handover,
-    ];
     let target = draw.pick(&[FaultTarget::Speaker, FaultTarget::Other]);
     let within = draw.pick(&[1, 5, 30]);
-    let failure = next(draw, &kinds, target, within, 100..800);
+    let failure = next(draw, WHILE_MOVING, target, within, 100..800);
     Story {
         bytes_max: draw.pick(&[None, Some(60_000), Some(100_000)]),
         ..Story::of(vec![order, failure])
@@ -227,18 +229,7 @@ fn migrates_back(draw: &mut Draw) -> Story {
     let order = begin(draw, FaultKind::Migrate, FaultTarget::Speaker, 1..2);
     let back_within = draw.pick(&[5, 100, 400]);
     let back = next(draw, &[FaultKind::Migrate], FaultTarget::Other, back_within, 1..2);
-    let kinds = [
-        FaultKind::Crash,
-        FaultKind::Agent,
-        FaultKind::Pause,
-        FaultKind::Freeze,
-        FaultKind::Cut,
-        FaultKind::Between,
-        FaultKind::Loss,
-        FaultKind::Worker,
-        FaultKind::Handover,
-        FaultKind::Migrate,
-    ];
+    let kinds = [WHILE_MOVING, &[FaultKind::Migrate]].concat();
     let target = draw.pick(&[FaultTarget::Speaker, FaultTarget::Other]);
     let within = draw.pick(&[1, 5, 30, 300]);
     let failure = next(draw, &kinds, target, within, 100..800);

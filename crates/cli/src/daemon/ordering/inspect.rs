@@ -14,7 +14,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// The library's file.
 const LIBRARY: &str = "libsteadfast_order.so";
 
-/// What is known of the server that listens at a service's address.
+/// Checks the server at a service's address once a second, and remembers the listener that it has checked.
 #[derive(Default)]
 pub(super) struct ServerInspection {
     looked: Instant,
