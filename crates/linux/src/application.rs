@@ -3,7 +3,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use libbpf_rs::Object;
@@ -80,6 +80,24 @@ pub enum ProgressError {
 
 /// Attempts to read values that belong together. Data that arrives between two reads causes another attempt.
 const ATTEMPTS: usize = 1_000;
+
+/// Maximum number of bytes that an application with policy `snapshot` can write ahead of what is sent. A snapshot protects its connection once
+/// all output before it is sent. The kernel would buffer megabytes, which take seconds on a slow path.
+pub const UNSENT_MAX: u32 = 256 * 1024;
+
+/// Bounds the bytes that the kernel takes from the application before it can send them ([`UNSENT_MAX`]). A lower bound that the application has
+/// set stays.
+///
+/// # Errors
+/// The kernel's error: this is no TCP connection.
+pub fn bound_unsent(connection: &impl AsFd) -> io::Result<()> {
+    let socket = SockRef::from(connection);
+    let set = socket.tcp_notsent_lowat()?;
+    if set == 0 || set > UNSENT_MAX {
+        socket.set_tcp_notsent_lowat(UNSENT_MAX)?;
+    }
+    Ok(())
+}
 
 /// How far the application has used this connection. The application must not use the connection meanwhile.
 ///

@@ -9,8 +9,8 @@ use crate::network::RELAY_MARK;
 use crate::repair::set_transparent;
 
 /// Begins a connection to `application` from the address and port of `client`. Uses another port if a program on this machine already has
-/// the client's port, or if the kernel still knows an earlier connection between the two addresses. The stream is non-blocking and may not be connected yet. The network must lead the application's replies back
-/// ([`Network::prepare`](crate::network::Network::prepare)).
+/// the client's port, or if the kernel still knows an earlier connection between the two addresses. The stream is non-blocking and may not be
+/// connected yet. The network must lead the application's replies back ([`Network::prepare`](crate::network::Network::prepare)).
 ///
 /// # Errors
 /// The kernel's error.

@@ -30,6 +30,7 @@ use super::kept::{Keeper, KeptConnection};
 use super::message::AdoptionPlan;
 use super::sent::SentBefore;
 use super::status::{ConnectionEnding, RelayState};
+use crate::application::{UNSENT_MAX, bound_unsent};
 use crate::repair::acknowledged_so_far;
 use crate::transparent::connect_as;
 use crate::wire::MARK_END;
@@ -146,6 +147,9 @@ impl Relay {
         if filter.is_finished() {
             return Box::pin(self.say_last(&filter, first)).await;
         }
+        if self.exports_states() {
+            bound_unsent(&self.client).map_err(client_lost)?;
+        }
         // An application that gets the connection from its start may speak first.
         let begins = matches!(self.kept.adoption.plan, AdoptionPlan::Replay { .. });
         let application = match self.replica.take() {
@@ -220,6 +224,11 @@ impl Relay {
         }
     }
 
+    /// Whether the application may export states, so that its unsent output delays its protection ([`UNSENT_MAX`]).
+    fn exports_states(&self) -> bool {
+        matches!(self.kept.adoption.plan, AdoptionPlan::Replay { .. })
+    }
+
     async fn connect(&self) -> Result<TcpStream, RelayAbort> {
         self.kept.state.set(RelayState::Connecting);
         self.keeper.scratch.turns.begin(&self.kept.turn);
@@ -259,6 +268,9 @@ impl Relay {
             return Ok(application);
         }
         let application = TcpStream::from_std(connect_as(adoption.client, adoption.application)?)?;
+        if self.exports_states() {
+            SockRef::from(&application).set_recv_buffer_size(UNSENT_MAX as usize)?;
+        }
         // Noted before the application can ask for the connection's state.
         self.kept.from.set(Some(application.local_addr()?));
         application.writable().await?;

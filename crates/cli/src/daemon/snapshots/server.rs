@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use linux::application::{ApplicationProgress, ProgressError, cookie, progress};
+use linux::application::{ApplicationProgress, ProgressError, bound_unsent, cookie, progress};
 use proto::Seq;
 use proto::action::ServiceIndex;
 use proto::export::{ExportOutcome, ExportPlace, STATE_MAX};
@@ -158,12 +158,14 @@ impl SnapshotServer {
         })
     }
 
-    /// How far the application has used its connection, or the answer if this is not known.
+    /// How far the application has used its connection, or the answer if this is not known. From now on, it writes only a bounded amount ahead.
     ///
     /// Closes the descriptor, so that the application's own close, or its death, still ends the connection. On another thread: the
     /// application may have set SO_LINGER, with which the close may wait.
     async fn progress(&self, connection: OwnedFd) -> Result<ApplicationProgress, Status> {
-        let progress = progress(&connection);
+        let progress = progress(&connection).inspect(|_| {
+            let _ = bound_unsent(&connection); // it fails only for a connection that has just ended
+        });
         let has_moved = cookie(&connection).is_ok_and(|socket| self.moved.contains(socket));
         drop(tokio::task::spawn_blocking(move || drop(connection)));
         match progress {

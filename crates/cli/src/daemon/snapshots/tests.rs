@@ -4,9 +4,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream as Application;
 use std::sync::mpsc::Receiver;
 
+use linux::application::UNSENT_MAX;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use proto::Seq;
 use proto::export::{ExportOutcome, ExportPlace, STATE_MAX};
+use socket2::SockRef;
 
 use super::*;
 use crate::control::{Call, ControlServer, ExportRequest};
@@ -180,6 +182,12 @@ fn bad_requests_have_an_answer() {
         hear(&mut server),
         (0, 0, 0),
         "the client has connected to this node itself"
+    );
+    let ahead = SockRef::from(&testbed.application).tcp_notsent_lowat();
+    assert_eq!(
+        ahead.unwrap(),
+        UNSENT_MAX,
+        "it writes only a bounded amount ahead"
     );
     // The application ends its output, so a restarted one could not go on.
     testbed.application.shutdown(Shutdown::Write).unwrap();

@@ -14,6 +14,7 @@ use proto::restart::replica::ReplicaResume;
 use proto::spill::{Depot, InFile, LogPart};
 
 use super::lab::*;
+use crate::application::{UNSENT_MAX, bound_unsent};
 use crate::keeper::relay::Relay;
 use crate::keeper::{Adoption, AdoptionPlan, ConnectionEnding, LoggedInput, RelayState};
 use crate::spill::SpillDir;
@@ -369,28 +370,44 @@ fn the_application_sees_the_client_s_address() {
     inside.join().unwrap();
 }
 
-#[test]
-fn a_client_that_does_not_read_holds_up_the_application() {
-    const MUCH: usize = 256 << 20;
+/// How many bytes an application can write, at most `limit`, while its client reads none.
+fn written_ahead(plan: AdoptionPlan, limit: usize) -> usize {
     let mut lab = KeeperLab::new();
-    let (address, application) = application(|mut stream| {
+    let (address, application) = application(move |mut stream| {
+        bound_unsent(&stream).expect("a TCP connection");
         stream
             .set_write_timeout(Some(Duration::from_millis(500)))
             .unwrap();
-        let piece = pattern(1 << 20);
-        let blocked = (0..MUCH / piece.len()).find(|_| stream.write_all(&piece).is_err());
-        (blocked, thread::current().id())
+        let piece = pattern(16 * 1024);
+        let mut written = 0;
+        while written < limit
+            && let Ok(bytes) = stream.write(&piece)
+        {
+            written += bytes;
+        }
+        written
     });
     let connection = connection();
-    let adoption = adoption(1, &connection, address, idle());
+    let adoption = adoption(1, &connection, address, plan);
     let client = lab.adopt(adoption, connection, &[b"go"]);
-    let (blocked, _) = application.join().unwrap();
-    assert!(
-        blocked.is_some(),
-        "{MUCH} bytes were taken from the application for a client that reads none"
-    );
+    let written = application.join().unwrap();
     drop(client);
     assert_eq!(lab.ended(1).ending, ConnectionEnding::ClientLost);
+    written
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_up_the_application() {
+    const MUCH: usize = 256 << 20;
+    assert!(written_ahead(idle(), MUCH) < MUCH);
+}
+
+#[test]
+fn an_application_that_exports_states_does_not_write_far_ahead() {
+    let followed = ReplayTracker::new();
+    let written = written_ahead(replay(followed.repetition()), 64 << 20);
+    // Two sockets and the client's receive buffer take the bytes.
+    assert!(written < 8 * UNSENT_MAX as usize, "{written} bytes");
 }
 
 /// A relay allocates memory for a later state only when it enters that state. Ten thousand idle relays must not hold
