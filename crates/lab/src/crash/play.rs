@@ -99,14 +99,19 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
     })
 }
 
-/// Moves all connections from node a to node b, and waits until node a protects them there. Returns the time just before the order.
+/// Moves all connections from node a to node b, and waits until node a protects those that are still open. Returns the time just before the
+/// order.
 ///
 /// # Errors
 /// If the order fails, or if a connection stays.
 pub fn move_away(testbed: &Testbed, options: &PairOptions, problems: &mut Vec<String>) -> Result<Instant> {
     let moved_at = migrate(testbed, 0)?;
     let all = u64::from(options.connections);
-    let protects = |status: &ReportedStatus| status.protected() >= all;
+    let mut knows_all = false;
+    let protects = |status: &ReportedStatus| {
+        knows_all |= status.connections() >= all;
+        knows_all && status.protected() > 0 && status.protected() == status.connections()
+    };
     testbed.wait_for(0, "protect the connections that have moved", protects, problems)?;
     Ok(moved_at)
 }

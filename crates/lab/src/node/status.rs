@@ -207,6 +207,15 @@ impl ReportedStatus {
         protected.sum()
     }
 
+    /// Number of connections, whatever their protection.
+    pub fn connections(&self) -> u64 {
+        let counts = self
+            .services
+            .iter()
+            .flat_map(|service| service.connections.values());
+        counts.sum()
+    }
+
     /// Whether the node reports the role `primary` for the lab's service.
     pub fn speaks(&self) -> bool {
         self.services.iter().any(|service| service.role == "primary")

@@ -16,6 +16,9 @@ const SMALL: u64 = 1024;
 const DURATION_S: f64 = 3.0;
 /// The same for faults that have more than one event.
 const DURATION_LONG_S: f64 = 5.0;
+/// The same for faults that come when the connections that have moved are protected again. With policy `snapshot`, a connection that gets a small
+/// share of the path needs seconds for it.
+const DURATION_AFTER_MOVE_S: f64 = 10.0;
 /// Intended duration of one file of a download in rounds, in seconds.
 const FILE_S: f64 = 0.3;
 /// Additional time limit of the clients for each round.
@@ -165,7 +168,9 @@ impl Work {
 }
 
 fn duration(options: &PairOptions) -> f64 {
-    if options.fault.is_long() {
+    if options.fault.follows_a_move() {
+        DURATION_AFTER_MOVE_S
+    } else if options.fault.is_long() {
         DURATION_LONG_S
     } else {
         DURATION_S
