@@ -299,6 +299,7 @@ web      [2001:db8::9]:5      7 s ago  ended    the application closed
 
 fn chosen(node: Option<&str>, there: &[&str]) -> Result<LocalNode, CommandError> {
     let option = NodeOption {
+        peer: None,
         config: None,
         node: node.map(str::to_owned),
     };

@@ -539,7 +539,7 @@ fn text_that_is_not_toml_is_placed() {
 
 #[test]
 fn a_file_that_cannot_be_read_is_named() {
-    let error = Config::load(Path::new("/nonexistent/s.toml"))
+    let error = Config::load(Path::new("/nonexistent/s.toml"), None)
         .unwrap_err()
         .to_string();
     assert!(
