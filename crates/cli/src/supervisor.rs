@@ -33,9 +33,11 @@ use crate::wakeup::Wakeup;
 const LOOK: Duration = Duration::from_millis(50);
 /// Pause before an agent is started again. Shorter than the time for which a peer waits for an agent (`agent_timeout_ms`).
 const PAUSE: Duration = Duration::from_millis(100);
-/// Pause before an agent is started again that has run for less than [`BRIEF`].
+/// Pause before an agent is started again whose last runs were shorter than [`BRIEF`].
 const PAUSE_LONG: Duration = Duration::from_secs(1);
 const BRIEF: Duration = Duration::from_secs(5);
+/// Number of brief runs in a row after which the pause is long.
+const BRIEF_MAX: u32 = 2;
 /// Time limit for all agents to stop. Longer than an agent waits for its peer.
 const STOP_MAX: Duration = Duration::from_secs(12);
 
@@ -45,6 +47,8 @@ struct SupervisedAgent {
     /// The process, if this program has started it.
     child: Option<Child>,
     started: Instant,
+    /// Number of its last runs that were brief.
+    brief: u32,
     /// When the agent may be started.
     due: Instant,
 }
@@ -80,6 +84,7 @@ pub fn run(node: NodeFile, lock: &Lock) -> anyhow::Result<()> {
         config,
         child: None,
         started: now,
+        brief: 0,
         due: now,
     });
     let mut agents: Vec<_> = agents.collect();
@@ -152,7 +157,9 @@ impl SupervisedAgent {
                     let peer = &self.config.peer.name;
                     tracing::warn!(peer, %status, "an agent has ended");
                     let is_brief = self.started.elapsed() < BRIEF;
-                    self.due = Instant::now() + if is_brief { PAUSE_LONG } else { PAUSE };
+                    self.brief = if is_brief { self.brief + 1 } else { 0 };
+                    let is_often = self.brief >= BRIEF_MAX;
+                    self.due = Instant::now() + if is_often { PAUSE_LONG } else { PAUSE };
                 }
                 Err(error) => tracing::error!(%error, "cannot wait for an agent"),
             }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use linux::network::{self, Network};
+use linux::network::{self, Network, SetUpTurn};
 use linux::spill::SpillDir;
 use linux::wire::{Wire, WireOptions, WireService};
 use proto::Instant;
@@ -173,6 +173,7 @@ fn begin(
     services: &[WireService],
 ) -> anyhow::Result<(Wire, Network)> {
     let mut wire = Wire::load(&config.node.instance, options)?;
+    let _turn = SetUpTurn::take().context("waiting for other agents of this network namespace")?;
     let attached = (|| {
         for (index, service) in (0..).zip(services) {
             wire.add_service(index, service)?;

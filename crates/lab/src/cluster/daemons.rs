@@ -2,23 +2,28 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
-use std::time::Duration;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant as Deadline};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use linux::netns::Netns;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::network::{ClusterNetwork, ServiceLan};
 use super::options::APPLICATION;
 use crate::net::address::CLIENT;
-use crate::node::{ArbiterSetup, Operator, ReportedStatus, leftovers_of_nodes, write_key};
-use crate::process::LoggedProcess;
+use crate::node::{ArbiterSetup, Operator, ReportedStatus, STATE, leftovers_of_nodes, write_key};
+use crate::process::{self, LoggedProcess};
 use crate::run::LabRun;
 
 /// Milliseconds between two heartbeats.
 const HEARTBEAT_MS: u32 = 20;
 /// Number of missing heartbeats in a row after which a peer is declared dead.
 const MISSED: u32 = 4;
+/// Milliseconds for which an agent may be away. Enough for one that was killed to be started again, beside everything else on two cores.
+const AGENT_TIMEOUT_MS: u32 = 5_000;
 /// Time limit for all pairs to become duplex, and time between two looks.
 const READY: (Duration, Duration) = (Duration::from_secs(20), Duration::from_millis(20));
 
@@ -47,8 +52,10 @@ impl ClusterDaemons {
         for leftover in leftovers_of_nodes(&agents_of(&names, segments)) {
             run.teardown.will_create(&leftover)?;
         }
+        let program = run.directory.join("steadfast"); // a copy, because it is replaced
+        process::copy_program(binary, &program)?;
         let operator = |node: usize, peer: &str| Operator {
-            binary: binary.to_owned(),
+            binary: program.clone(),
             configuration: run.directory.join(format!("{}.toml", names[node])),
             peer: Some(peer.to_owned()),
         };
@@ -74,7 +81,7 @@ impl ClusterDaemons {
                 let agent = &daemons.agents[segment.service][place];
                 if let Some(problem) = agent.wait_for(namespace, READY, ReportedStatus::is_duplex) {
                     let said = daemons.processes[node].last_words();
-                    anyhow::bail!(
+                    bail!(
                         "{} does not become duplex {problem}; it said:{said}",
                         daemons.names[node]
                     );
@@ -89,6 +96,73 @@ impl ClusterDaemons {
         Duration::from_millis(u64::from(HEARTBEAT_MS * MISSED))
     }
 
+    /// Kills `node`'s agent for the service of which it is the backup, upgrades the node's daemon in place, and kills the daemon's supervisor and
+    /// starts it again. Waits after each step until the processes are as they should be.
+    ///
+    /// # Errors
+    /// If an agent is not started again, a program is not replaced, or the new supervisor does not leave the agents alone.
+    pub fn shake(&mut self, node: usize, namespace: &Netns, directory: &Path) -> Result<()> {
+        let agents = self.state_dirs_of(node);
+        let before = pids(&agents).context("the agents run")?;
+        kill(before[0], Signal::SIGKILL)?;
+        let is_again = || pids(&agents).is_some_and(|now| now[0] != before[0] && now[1] == before[1]);
+        self.wait("start an agent again that was killed", node, is_again)?;
+
+        let program = &self.agents[0][0].binary;
+        let new = program.with_extension("new");
+        process::copy_program(program, &new)?;
+        fs::rename(&new, program)?;
+        let successor = fs::metadata(program)?.ino();
+        let supervisor = self.processes[node].pid();
+        let before = pids(&agents).context("the agents run")?;
+        kill(supervisor, Signal::SIGUSR2)?;
+        let runs =
+            |pid: &Pid| fs::metadata(format!("/proc/{pid}/exe")).is_ok_and(|file| file.ino() == successor);
+        let is_upgraded = || runs(&supervisor) && before.iter().all(runs);
+        self.wait("upgrade supervisor and agents in place", node, is_upgraded)?;
+
+        kill(supervisor, Signal::SIGKILL)?;
+        self.processes[node].wait(READY.0)?;
+        let label = format!("steadfast-{}-2", self.names[node]);
+        self.processes[node] = self.agent_on(node).run(&label, namespace, directory)?;
+        let state = [Path::new(STATE).join(&self.names[node])];
+        let own = self.processes[node].pid();
+        self.wait("take its lock again", node, || pids(&state) == Some(vec![own]))?;
+        ensure!(
+            pids(&agents).as_ref() == Some(&before),
+            "{}: the agents did not stay when the supervisor was killed",
+            self.names[node]
+        );
+        Ok(())
+    }
+
+    fn wait(&self, what: &str, node: usize, is_done: impl Fn() -> bool) -> Result<()> {
+        let deadline = Deadline::now() + READY.0;
+        while !is_done() {
+            let (name, said) = (&self.names[node], self.processes[node].last_words());
+            ensure!(
+                Deadline::now() < deadline,
+                "{name} does not {what} within {:?}; it said:{said}",
+                READY.0
+            );
+            std::thread::sleep(READY.1);
+        }
+        Ok(())
+    }
+
+    /// The state directories of the node's agents. The first one is that of the service of which the node is the backup.
+    fn state_dirs_of(&self, node: usize) -> [PathBuf; 2] {
+        let count = self.names.len();
+        let peers = [(node + count - 1) % count, (node + 1) % count];
+        let state = Path::new(STATE).join(&self.names[node]).join("peers");
+        peers.map(|peer| state.join(&self.names[peer]))
+    }
+
+    /// The access to an agent on `node`.
+    fn agent_on(&self, node: usize) -> &Operator {
+        &self.agents[node][0]
+    }
+
     /// The access to the agent at `place` of a service's pair.
     pub fn agent(&self, service: usize, place: usize) -> &Operator {
         &self.agents[service][place]
@@ -99,12 +173,18 @@ impl ClusterDaemons {
     /// # Errors
     /// If the command fails.
     pub fn order_drain(&self, node: usize, namespace: &Netns, options: &[&str]) -> Result<()> {
-        let agent = self.agents.iter().flatten();
-        let own = format!("{}.toml", self.names[node]);
-        let mut agent = agent.filter(|agent| agent.configuration.ends_with(&own));
-        let operator = agent.next().context("the node has an agent")?;
-        operator.order(namespace, &[&["drain", &self.names[node]], options].concat())
+        self.agent_on(node)
+            .order(namespace, &[&["drain", &self.names[node]], options].concat())
     }
+}
+
+/// The process numbers in the locks of these state directories. `None` if a lock is missing or being written.
+fn pids(state_dirs: &[PathBuf]) -> Option<Vec<Pid>> {
+    let pid = |directory: &PathBuf| {
+        let text = fs::read_to_string(directory.join("lock")).ok()?;
+        text.trim().parse().ok().map(Pid::from_raw)
+    };
+    state_dirs.iter().map(pid).collect()
 }
 
 /// The names of the nodes and of all their agents.
@@ -125,7 +205,7 @@ fn configuration(
 ) -> Result<String> {
     let name = &names[node];
     let mut text = format!(
-        "[node]\nname = \"{name}\"\n\n[detector]\nheartbeat_ms = {HEARTBEAT_MS}\nmissed = {MISSED}\n{}",
+        "[node]\nname = \"{name}\"\nagent_timeout_ms = {AGENT_TIMEOUT_MS}\n\n[detector]\nheartbeat_ms = {HEARTBEAT_MS}\nmissed = {MISSED}\n{}",
         arbiter.table(node % 2)
     );
     for segment in segments {

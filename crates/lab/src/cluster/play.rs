@@ -87,8 +87,11 @@ pub fn play(
         witness.kill_one()?;
         std::thread::sleep(ACT);
     }
+    let drain = usize::from(options.drain);
+    run.step("restart");
+    cluster.shake(drain, run, problems)?;
     run.step("drain");
-    let drained = cluster.drain(usize::from(options.drain), problems)?;
+    let drained = cluster.drain(drain, problems)?;
     run.step("power off");
     let fault_at = cluster.power_off(off)?;
     let before = Before {
@@ -216,6 +219,26 @@ impl ClusterTestbed {
         problems.extend(
             problem.map(|problem| format!("service {service}: node {node} does not {what} {problem}")),
         );
+    }
+
+    /// Restarts and upgrades `node`'s daemon under load, and waits until the node's services are protected as before.
+    fn shake(&mut self, node: usize, run: &LabRun<'_>, problems: &mut Vec<String>) -> Result<()> {
+        self.daemons
+            .shake(node, &self.network.nodes[node], &run.directory)?;
+        for (service, place) in self.pairs_of(node) {
+            for one in [place, 1 - place] {
+                let what = "be duplex after a restart";
+                self.wait((service, one), ReportedStatus::is_duplex, what, problems);
+            }
+            let wire = (service, 1);
+            self.wait(
+                wire,
+                ReportedStatus::protects_all,
+                "protect every connection after a restart",
+                problems,
+            );
+        }
+        self.greet(problems)
     }
 
     /// Drains `node` under load, then ends the drain. Waits until the node's services are protected as before.

@@ -26,7 +26,7 @@ use crate::teardown::{Resource, Teardown};
 /// Directory in which the daemon pins its eBPF objects, by node name.
 const PINS: &str = "/sys/fs/bpf/steadfast";
 /// Directory of the daemon's state, by node name.
-const STATE: &str = "/run/steadfast";
+pub const STATE: &str = "/run/steadfast";
 /// Time limit for the pair to become duplex.
 const READY_LIMIT: Duration = Duration::from_secs(15);
 /// Time limit for a process to end after SIGKILL.
