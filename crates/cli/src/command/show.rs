@@ -29,12 +29,9 @@ pub(super) fn status(node: &NodeOption, json: bool) -> Result<(), CommandError> 
     let agents = choose(node)?;
     let [state_dir] = agents.as_slice() else {
         let now_ns = linux::clock::now().as_nanos();
-        return show_each(
-            &agents,
-            json,
-            |state_dir| control::status(state_dir),
-            |status| status_text(status, now_ns),
-        );
+        return show_each(&agents, json, control::status, |status| {
+            status_text(status, now_ns)
+        });
     };
     if crate::edge::is_edge(state_dir) {
         let status = control::edge_status(state_dir).map_err(no_answer)?;
@@ -78,23 +75,13 @@ pub(super) fn status(node: &NodeOption, json: bool) -> Result<(), CommandError> 
 }
 
 pub(super) fn connections(node: &NodeOption, json: bool) -> Result<(), CommandError> {
-    show_each(
-        &choose(node)?,
-        json,
-        |state_dir| control::connections(state_dir),
-        connections_text,
-    )
+    show_each(&choose(node)?, json, control::connections, connections_text)
 }
 
 pub(super) fn restored(node: &NodeOption, json: bool) -> Result<(), CommandError> {
     let now_ns = linux::clock::now().as_nanos();
     let text = |restored: &RestoredConnections| restored_text(restored, now_ns);
-    show_each(
-        &choose(node)?,
-        json,
-        |state_dir| control::restored(state_dir),
-        text,
-    )
+    show_each(&choose(node)?, json, control::restored, text)
 }
 
 /// Asks each agent, and prints the answers one after the other. As JSON: the answer of the only agent, or an object with the answers of all. An

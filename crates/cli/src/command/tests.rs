@@ -329,6 +329,23 @@ fn the_only_node_need_not_be_named() {
 }
 
 #[test]
+fn a_node_of_several_peers_has_an_agent_for_each() {
+    let root = tempfile::tempdir().unwrap();
+    let node = LocalNode {
+        name: "alpha".to_owned(),
+        state_dir: root.path().join("alpha"),
+    };
+    assert_eq!(node.agents(), std::slice::from_ref(&node));
+    for peer in ["gamma", "beta"] {
+        std::fs::create_dir_all(node.state_dir.join("peers").join(peer)).unwrap();
+    }
+    let agents = node.agents();
+    let names: Vec<_> = agents.iter().map(|agent| agent.name.as_str()).collect();
+    assert_eq!(names, ["alpha-beta", "alpha-gamma"]);
+    assert_eq!(agents[1].state_dir, node.state_dir.join("peers/gamma"));
+}
+
+#[test]
 fn the_lease_is_told_as_what_the_node_may_do() {
     let text = |state, left_ns, may_speak_ns| {
         let lease = LeaseStatus {

@@ -64,7 +64,8 @@ pub(super) fn of(
         None => None,
         Some(_) => peers.iter().position(is_meant),
     };
-    if found.is_none() && peers.iter().all(Option::is_some) {
+    let are_known = !peers.is_empty() && peers.iter().all(Option::is_some);
+    if found.is_none() && are_known {
         let names: Vec<_> = peers
             .iter()
             .flatten()

@@ -131,7 +131,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
     let recorder = start
         .record
         .as_ref()
-        .map(|to| Recording::begin(to, &config.node.name))
+        .map(|to| Recording::begin(to, &config.node.instance))
         .transpose()?;
     let node = Core::new(node, linux::clock::now(), recorder);
     let (server, asker, calls) = control::ControlServer::open(&config.node.state_dir, wake)?;
