@@ -51,6 +51,22 @@ pub(super) fn check_here(
     config: &Config,
     without_peer: bool,
 ) -> Result<(), CommandError> {
+    for Problem { line, field, what } in warnings(program, file, config, without_peer)? {
+        tell(format_args!(
+            "{}:{line}: {field}: warning: {what}",
+            file.display()
+        ));
+    }
+    Ok(())
+}
+
+/// As [`check_here`], but returns the warnings.
+pub(super) fn warnings(
+    program: &Program,
+    file: &Path,
+    config: &Config,
+    without_peer: bool,
+) -> Result<Vec<Problem>, CommandError> {
     let missing = environment::missing(|| (program.features)(config));
     if !missing.is_empty() {
         return Err(CommandError::Missing(missing));
@@ -63,14 +79,8 @@ pub(super) fn check_here(
         PeerMust::Answer
     };
     let findings = environment::check(config, peer).map_err(CommandError::failed)?;
-    for Problem { line, field, what } in &findings.warnings {
-        tell(format_args!(
-            "{}:{line}: {field}: warning: {what}",
-            file.display()
-        ));
-    }
     if findings.problems.is_empty() {
-        return Ok(());
+        return Ok(findings.warnings);
     }
     Err(ConfigError::new(file, findings.problems).into())
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::check::check_here;
+use super::check::{check_here, warnings};
 use super::cli::LogFormat;
 use super::entry::Program;
 use super::error::CommandError;
@@ -41,7 +41,7 @@ pub(super) fn run(
 }
 
 fn supervise(program: &Program, file: &Path, node: NodeFile, without_peer: bool) -> Result<(), CommandError> {
-    let check = |config: &Config| check_here(program, file, config, without_peer);
+    let check = |config: &Config| warnings(program, file, config, without_peer).map(drop); // each agent prints its own
     let settings = NodeSettings {
         state_dir: node.state_dir.clone(),
         ..node.pairs[0].node.clone()

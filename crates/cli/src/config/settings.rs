@@ -361,7 +361,7 @@ impl Config {
     pub fn problem(&self, field: &str, what: impl Into<String>) -> Problem {
         Problem {
             line: self.places.line(field),
-            field: field.to_owned(),
+            field: self.places.name(field),
             what: what.into(),
         }
     }

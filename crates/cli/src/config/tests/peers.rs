@@ -88,6 +88,12 @@ fn each_peer_has_its_services() {
     assert_eq!(beta.problem("service[0].name", "").line, 27);
     assert_eq!(gamma.problem("service[1].policy", "").line, 41);
     assert_eq!(gamma.problem("peer.port", "").line, 12);
+    let fields = ["service[1].policy", "service[0]", "peer.port", "log.ring_mb"];
+    let there = fields.map(|field| gamma.problem(field, "").field);
+    assert_eq!(
+        there,
+        ["service[2].policy", "service[0]", "peer[1].port", "log.ring_mb"]
+    );
 }
 
 #[test]
