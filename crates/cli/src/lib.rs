@@ -15,5 +15,6 @@ pub mod metrics;
 mod program;
 pub mod stage;
 mod stop;
+mod supervisor;
 pub mod tunnel;
 mod wakeup;

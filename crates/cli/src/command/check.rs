@@ -5,7 +5,7 @@ use std::path::Path;
 use super::entry::Program;
 use super::error::CommandError;
 use super::stderr::tell;
-use crate::config::{Config, ConfigError, Problem};
+use crate::config::{Config, ConfigError, NodeFile, Problem};
 use crate::daemon;
 use crate::environment::{self, PeerMust};
 
@@ -13,54 +13,74 @@ use crate::environment::{self, PeerMust};
 /// take the place of the running daemon.
 pub(super) fn check(
     program: &Program,
-    file: &Path,
+    (file, peer): (&Path, Option<&str>),
     without_peer: bool,
     in_place: bool,
 ) -> Result<(), CommandError> {
-    let config = load_and_check(program, file, without_peer)?;
-    if in_place {
-        daemon::could_go_on(&config)?;
+    let node = NodeFile::load(file)?;
+    let name = node.name.clone();
+    let pairs = match peer {
+        Some(_) => vec![node.pair(file, peer)?],
+        None => node.pairs,
+    };
+    let mut services = 0;
+    for config in &pairs {
+        check_here(program, file, config, without_peer)?;
+        if in_place {
+            daemon::could_go_on(config)?;
+        }
+        services += config.services.len();
     }
-    let services = match config.services.len() {
+    let services = match services {
         1 => "1 service".to_owned(),
         count => format!("{count} services"),
     };
     tell(format_args!(
         "{}: node {}, {services}: all right",
         file.display(),
-        config.node.name
+        name
     ));
     Ok(())
 }
 
-/// Loads the configuration from `file`, and prints the warnings. Fails if the configuration is invalid, or does not fit this machine and
+/// Checks the configuration `config`, which is in `file`, and prints the warnings. Fails if the configuration does not fit this machine and
 /// its network.
-pub(super) fn load_and_check(
+pub(super) fn check_here(
     program: &Program,
     file: &Path,
+    config: &Config,
     without_peer: bool,
-) -> Result<Config, CommandError> {
-    let config = Config::load(file)?;
-    let missing = environment::missing(|| (program.features)(&config));
+) -> Result<(), CommandError> {
+    for Problem { line, field, what } in warnings(program, file, config, without_peer)? {
+        tell(format_args!(
+            "{}:{line}: {field}: warning: {what}",
+            file.display()
+        ));
+    }
+    Ok(())
+}
+
+/// As [`check_here`], but returns the warnings.
+pub(super) fn warnings(
+    program: &Program,
+    file: &Path,
+    config: &Config,
+    without_peer: bool,
+) -> Result<Vec<Problem>, CommandError> {
+    let missing = environment::missing(|| (program.features)(config));
     if !missing.is_empty() {
         return Err(CommandError::Missing(missing));
     }
-    let peer = if linux::wire::is_left_behind(&config.node.name) {
+    let peer = if linux::wire::is_left_behind(&config.node.instance) {
         PeerMust::GoOn
     } else if without_peer {
         PeerMust::Nothing
     } else {
         PeerMust::Answer
     };
-    let findings = environment::check(&config, peer).map_err(CommandError::failed)?;
-    for Problem { line, field, what } in &findings.warnings {
-        tell(format_args!(
-            "{}:{line}: {field}: warning: {what}",
-            file.display()
-        ));
-    }
+    let findings = environment::check(config, peer).map_err(CommandError::failed)?;
     if findings.problems.is_empty() {
-        return Ok(config);
+        return Ok(findings.warnings);
     }
     Err(ConfigError::new(file, findings.problems).into())
 }

@@ -12,7 +12,7 @@ use super::cli::NodeOption;
 use super::error::CommandError;
 use super::node::{LocalNode, folders};
 use super::stderr::tell;
-use crate::config::STATE_ROOT;
+use crate::config::{PEERS_DIR, STATE_ROOT};
 use crate::control;
 use crate::keepers;
 use crate::lock::{self, Lock, LockError};
@@ -25,31 +25,60 @@ pub(super) fn cleanup(node: &NodeOption, all: bool) -> Result<(), CommandError> 
     let traces = traces().map_err(CommandError::failed)?;
     if !all {
         let is_told = node.config.is_some();
-        let node = node.choose(|| traces)?;
+        let node = node.choose(|| nodes(traces))?;
         if !is_told && !node.state_dir.is_dir() {
             return Err(CommandError::Use(is_elsewhere(&node)));
         }
-        return match clean_up_after(&node)? {
-            None => Ok(()),
-            Some(pid) => Err(CommandError::Use(format!(
-                "node {} is alive, process {pid}: stop it first",
-                node.name
-            ))),
-        };
+        return clean_up_all(&node);
     }
-    for node in traces.into_iter().map(LocalNode::usual) {
+    for node in nodes(traces).into_iter().map(LocalNode::usual) {
         if !node.state_dir.is_dir() {
             tell(format_args!("{}: left alone", is_elsewhere(&node)));
             continue;
         }
-        if let Some(pid) = clean_up_after(&node)? {
-            tell(format_args!(
-                "node {}: alive, process {pid}: left alone",
-                node.name
-            ));
+        for agent in with_agents(&node) {
+            if let Some(pid) = clean_up_after(&agent)? {
+                tell(format_args!(
+                    "node {}: alive, process {pid}: left alone",
+                    agent.name
+                ));
+            }
         }
     }
     Ok(())
+}
+
+/// Cleans up after `node`, and after its agents if it has several peers.
+fn clean_up_all(node: &LocalNode) -> Result<(), CommandError> {
+    for agent in with_agents(node) {
+        if let Some(pid) = clean_up_after(&agent)? {
+            return Err(CommandError::Use(format!(
+                "node {} is alive, process {pid}: stop it first",
+                agent.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The agents of a node with several peers, and then the node itself, whose supervisor has a lock, too.
+fn with_agents(node: &LocalNode) -> Vec<LocalNode> {
+    let mut all = node.agents();
+    if all[0] != *node {
+        all.push(node.clone());
+    }
+    all
+}
+
+/// The names in `traces`, without those of the agents of nodes with several peers.
+fn nodes(mut traces: BTreeSet<String>) -> BTreeSet<String> {
+    let of_nodes: Vec<_> = traces.iter().cloned().map(LocalNode::usual).collect();
+    for node in of_nodes {
+        for agent in node.agents().into_iter().filter(|agent| *agent != node) {
+            traces.remove(&agent.name);
+        }
+    }
+    traces
 }
 
 /// The error for a node whose state is elsewhere. Only the lock, which is in the state directory, shows whether the node is alive.
@@ -80,6 +109,7 @@ fn clean_up_after(node: &LocalNode) -> Result<Option<String>, CommandError> {
     remove(node)?;
     drop(lock);
     // Fails if the directory has files that are not the daemon's. They stay.
+    let _ = std::fs::remove_dir(node.state_dir.join(PEERS_DIR));
     let _ = std::fs::remove_dir(&node.state_dir);
     tell(format_args!("node {}: nothing is left of it", node.name));
     Ok(None)

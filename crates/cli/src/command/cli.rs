@@ -26,6 +26,9 @@ pub(super) enum Command {
     /// SIGUSR2 upgrades in place: the same process executes the program file that is now at the path of its own binary. The new program
     /// reads the configuration again, and no connection is lost. If `check-config --in-place` of the new program finds a fault, the fault
     /// is logged and everything goes on as before.
+    ///
+    /// A node with several peers has an agent process for each. This command then starts them, starts one again that ends, passes signals
+    /// on to them, and serves the metrics of all.
     Run {
         #[command(flatten)]
         config: ConfigFile,
@@ -282,6 +285,9 @@ pub(super) struct ConfigFile {
     /// The node's configuration
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
+    /// Only the agent for this peer, if the node has several
+    #[arg(long, value_name = "NAME")]
+    pub peer: Option<String>,
 }
 
 /// Selects the node. Not needed if there is only one.
@@ -293,6 +299,9 @@ pub(super) struct NodeOption {
     /// The node with this name
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
+    /// Only the agent for this peer, if the node has several
+    #[arg(long, value_name = "NAME")]
+    pub peer: Option<String>,
 }
 
 /// How the log is written.

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::cli::MigrateOptions;
 use super::error::CommandError;
-use super::show::{choose, no_answer, service_named};
+use super::show::{choose_agent_of, no_answer, service_named};
 use crate::control::{self, MigrationStatus, Order};
 
 /// Time between two requests for the status.
@@ -31,7 +31,7 @@ struct MigrationOutcome {
 }
 
 pub(super) fn migrate(wish: MigrateOptions) -> Result<(), CommandError> {
-    let state_dir = choose(&wish.node)?;
+    let state_dir = choose_agent_of(&wish.node, &wish.service)?;
     let within = Duration::from_secs(wish.within);
     if !crate::connect::is_proxy(&state_dir) {
         check_peer(&state_dir, &wish)?;

@@ -22,7 +22,6 @@ mod tests;
 mod text;
 mod tunnel;
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -31,7 +30,7 @@ use crate::config::EdgeSettings;
 use crate::daemon::RecordingTarget;
 use crate::stage::StageSettings;
 use crate::tunnel::TunnelFile;
-use cli::{Cli, Command};
+use cli::{Cli, Command, ConfigFile};
 pub use entry::Program;
 use error::CommandError;
 use stderr::tell;
@@ -50,7 +49,8 @@ pub fn main(program: &Program) -> ExitCode {
                 directory,
                 bytes_max: record_mb << 20,
             });
-            run::run(program, &config.config, without_peer, log_format, record)
+            let file = (config.config.as_path(), config.peer.as_deref());
+            run::run(program, file, without_peer, log_format, record)
         }
         Command::Edge {
             config,
@@ -70,7 +70,7 @@ pub fn main(program: &Program) -> ExitCode {
             config,
             without_peer,
             in_place,
-        } => check_config(program, &config.config, without_peer, in_place),
+        } => check_config(program, &config, without_peer, in_place),
         Command::Status { node, json } => show::status(&node, json),
         Command::Connections {
             node,
@@ -104,7 +104,7 @@ pub fn main(program: &Program) -> ExitCode {
 /// replaced in place.
 fn check_config(
     program: &Program,
-    file: &Path,
+    ConfigFile { config: file, peer }: &ConfigFile,
     without_peer: bool,
     in_place: bool,
 ) -> Result<(), CommandError> {
@@ -117,6 +117,6 @@ fn check_config(
     } else if StageSettings::is_in(file) {
         stage::check(file)
     } else {
-        check::check(program, file, without_peer, in_place)
+        check::check(program, (file, peer.as_deref()), without_peer, in_place)
     }
 }

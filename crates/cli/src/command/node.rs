@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use super::cli::NodeOption;
 use super::error::CommandError;
-use crate::config::{AcceptSettings, Config, ConnectSettings, EdgeSettings, STATE_ROOT};
+use crate::config::{AcceptSettings, ConnectSettings, EdgeSettings, NodeFile, PEERS_DIR, STATE_ROOT};
 use crate::tunnel::TunnelFile;
 
-/// A node of this machine.
+/// A node of this machine, or the agent for one peer of a node with several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LocalNode {
     pub(super) name: String,
@@ -23,9 +23,44 @@ impl LocalNode {
             name,
         }
     }
+
+    /// The agents of the node. A node with one peer is its own agent.
+    pub(super) fn agents(&self) -> Vec<Self> {
+        let peers = self.state_dir.join(PEERS_DIR);
+        let agents: Vec<_> = folders(&peers)
+            .into_iter()
+            .map(|peer| Self {
+                name: format!("{}-{peer}", self.name),
+                state_dir: peers.join(peer),
+            })
+            .collect();
+        if agents.is_empty() {
+            return vec![self.clone()];
+        }
+        agents
+    }
 }
 
 impl NodeOption {
+    /// The agents that the options name: all of the node, or the one for `--peer`.
+    pub(super) fn agents(
+        &self,
+        candidates: impl FnOnce() -> BTreeSet<String>,
+    ) -> Result<Vec<LocalNode>, CommandError> {
+        let node = self.choose(candidates)?;
+        let mut agents = node.agents();
+        if let Some(peer) = &self.peer {
+            agents.retain(|agent| agent.state_dir == node.state_dir.join(PEERS_DIR).join(peer));
+            if agents.is_empty() {
+                let LocalNode { name, .. } = node;
+                return Err(CommandError::Use(format!(
+                    "node {name} has no agent of its own for a peer {peer}"
+                )));
+            }
+        }
+        Ok(agents)
+    }
+
     /// The node that the options name. If they name none: the only one of `candidates`.
     pub(super) fn choose(
         &self,
@@ -50,11 +85,8 @@ impl NodeOption {
                 let AcceptSettings { name, state_dir, .. } = AcceptSettings::load(file)?;
                 return Ok(LocalNode { name, state_dir });
             }
-            let node = Config::load(file)?.node;
-            return Ok(LocalNode {
-                name: node.name,
-                state_dir: node.state_dir,
-            });
+            let NodeFile { name, state_dir, .. } = NodeFile::load(file)?;
+            return Ok(LocalNode { name, state_dir });
         }
         if let Some(name) = &self.node {
             // The same characters as in the configuration, so that `--node ../x` cannot leave the directory.

@@ -10,7 +10,7 @@ use proto::role::Role;
 
 use super::cli::NodeOption;
 use super::error::CommandError;
-use super::show::{choose, no_answer, service_named};
+use super::show::{choose, choose_agent_of, no_answer, service_named};
 use super::stderr::tell;
 use crate::control::{self, Order, ServiceStatus};
 
@@ -24,7 +24,7 @@ const PROGRESS: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(20);
 
 pub(super) fn handover(node: &NodeOption, service: String) -> Result<(), CommandError> {
-    let state_dir = choose(node)?;
+    let state_dir = choose_agent_of(node, &service)?;
     let before = control::status(&state_dir).map_err(no_answer)?;
     let was_backup = service_named(&before, &service)?.state == Role::Backup;
     give(
@@ -40,7 +40,7 @@ pub(super) fn handover(node: &NodeOption, service: String) -> Result<(), Command
 }
 
 pub(super) fn bypass(node: &NodeOption, service: String, off: bool) -> Result<(), CommandError> {
-    let state_dir = choose(node)?;
+    let state_dir = choose_agent_of(node, &service)?;
     let before = control::status(&state_dir).map_err(no_answer)?;
     let serves = service_named(&before, &service)?.state.may_speak();
     if serves && !off {
@@ -61,8 +61,9 @@ pub(super) fn drain(name: String, off: bool, config: Option<PathBuf>) -> Result<
     let node = NodeOption {
         node: config.is_none().then(|| name.clone()),
         config,
+        peer: None,
     };
-    let state_dir = match &node.config {
+    let agents = match &node.config {
         Some(file) => {
             let found = node.choose(BTreeSet::new)?;
             if found.name != name {
@@ -71,19 +72,26 @@ pub(super) fn drain(name: String, off: bool, config: Option<PathBuf>) -> Result<
                     "{file} is of node {found}, not of {name}"
                 )));
             }
-            found.state_dir
+            found.agents().into_iter().map(|agent| agent.state_dir).collect()
         }
         None => choose(&node)?,
     };
-    if crate::connect::is_half(&state_dir) {
-        return drain_half(&state_dir, &name, off);
+    if let [state_dir] = agents.as_slice()
+        && crate::connect::is_half(state_dir)
+    {
+        return drain_half(state_dir, &name, off);
     }
     let order = Order::Leave {
         service: None,
         leaves: !off,
     };
-    give(&state_dir, order)?;
-    wait(&state_dir, &|status| off || has_left(status))
+    for state_dir in &agents {
+        give(state_dir, order.clone())?;
+    }
+    for state_dir in &agents {
+        wait(state_dir, &|status| off || has_left(status))?;
+    }
+    Ok(())
 }
 
 /// Orders a server's half to drain itself, and waits until no session is left. With `off`: to take sessions again.

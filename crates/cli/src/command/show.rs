@@ -1,9 +1,10 @@
 //! `steadfast status` and `steadfast connections`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use proto::action::ApplicationState;
 use proto::role::Role;
@@ -11,7 +12,8 @@ use serde::Serialize;
 
 use super::cli::NodeOption;
 use super::error::CommandError;
-use super::node::folders;
+use super::node::{LocalNode, folders};
+use super::stderr::tell;
 use super::text::{Align, TextTable, bytes, fold, milliseconds};
 use crate::config::{NodeRole, STATE_ROOT};
 use crate::control::{
@@ -24,40 +26,46 @@ use crate::control::{
 const HISTORY_SHOWN: usize = 4;
 
 pub(super) fn status(node: &NodeOption, json: bool) -> Result<(), CommandError> {
-    let state_dir = choose(node)?;
-    if crate::edge::is_edge(&state_dir) {
-        let status = control::edge_status(&state_dir).map_err(no_answer)?;
+    let agents = choose(node)?;
+    let [state_dir] = agents.as_slice() else {
+        let now_ns = linux::clock::now().as_nanos();
+        return show_each(&agents, json, control::status, |status| {
+            status_text(status, now_ns)
+        });
+    };
+    if crate::edge::is_edge(state_dir) {
+        let status = control::edge_status(state_dir).map_err(no_answer)?;
         return print(&if json {
             to_json(&status)
         } else {
             super::edge::status_text(&status)
         });
     }
-    if crate::tunnel::is_tunnel(&state_dir) {
-        let status = control::tunnel_status(&state_dir).map_err(no_answer)?;
+    if crate::tunnel::is_tunnel(state_dir) {
+        let status = control::tunnel_status(state_dir).map_err(no_answer)?;
         return print(&if json {
             to_json(&status)
         } else {
             super::tunnel::status_text(&status)
         });
     }
-    if crate::connect::is_proxy(&state_dir) {
-        let status = control::connect_status(&state_dir).map_err(no_answer)?;
+    if crate::connect::is_proxy(state_dir) {
+        let status = control::connect_status(state_dir).map_err(no_answer)?;
         return print(&if json {
             to_json(&status)
         } else {
             super::connect::proxy_text(&status)
         });
     }
-    if crate::connect::is_half(&state_dir) {
-        let status = control::accept_status(&state_dir).map_err(no_answer)?;
+    if crate::connect::is_half(state_dir) {
+        let status = control::accept_status(state_dir).map_err(no_answer)?;
         return print(&if json {
             to_json(&status)
         } else {
             super::connect::half_text(&status)
         });
     }
-    let status = control::status(&state_dir).map_err(no_answer)?;
+    let status = control::status(state_dir).map_err(no_answer)?;
     let now_ns = linux::clock::now().as_nanos();
     print(&if json {
         to_json(&status)
@@ -67,33 +75,76 @@ pub(super) fn status(node: &NodeOption, json: bool) -> Result<(), CommandError> 
 }
 
 pub(super) fn connections(node: &NodeOption, json: bool) -> Result<(), CommandError> {
-    let connections = control::connections(&choose(node)?).map_err(no_answer)?;
-    print(&if json {
-        to_json(&connections)
-    } else {
-        connections_text(&connections)
-    })
+    show_each(&choose(node)?, json, control::connections, connections_text)
 }
 
 pub(super) fn restored(node: &NodeOption, json: bool) -> Result<(), CommandError> {
-    let restored = control::restored(&choose(node)?).map_err(no_answer)?;
     let now_ns = linux::clock::now().as_nanos();
-    print(&if json {
-        to_json(&restored)
-    } else {
-        restored_text(&restored, now_ns)
-    })
+    let text = |restored: &RestoredConnections| restored_text(restored, now_ns);
+    show_each(&choose(node)?, json, control::restored, text)
 }
 
-pub(super) fn choose(node: &NodeOption) -> Result<std::path::PathBuf, CommandError> {
+/// Asks each agent, and prints the answers one after the other. As JSON: the answer of the only agent, or an object with the answers of all. An
+/// agent that does not answer is told on stderr, and the command fails after the others' answers.
+fn show_each<T: Serialize>(
+    agents: &[PathBuf],
+    json: bool,
+    ask: impl Fn(&Path) -> Result<T, ControlClientError>,
+    text: impl Fn(&T) -> String,
+) -> Result<(), CommandError> {
+    if let [state_dir] = agents {
+        let answer = ask(state_dir).map_err(no_answer)?;
+        return print(&if json { to_json(&answer) } else { text(&answer) });
+    }
+    let mut failure = None;
+    let mut answers = Vec::new();
+    for state_dir in agents {
+        match ask(state_dir) {
+            Ok(answer) => answers.push(answer),
+            Err(error) => {
+                tell(format_args!("{error}"));
+                failure = Some(no_answer(error));
+            }
+        }
+    }
+    if json {
+        print(&to_json(&BTreeMap::from([("pairs", &answers)])))?;
+    } else {
+        let texts: Vec<_> = answers.iter().map(text).collect();
+        print(&texts.join("\n"))?;
+    }
+    failure.map_or(Ok(()), Err)
+}
+
+/// The state directories of the agents that `node` names.
+pub(super) fn choose(node: &NodeOption) -> Result<Vec<PathBuf>, CommandError> {
     let root = Path::new(STATE_ROOT);
-    let running = || {
-        folders(root)
-            .into_iter()
-            .filter(|name| control::socket(&root.join(name)).exists())
-            .collect()
+    let is_running = |name: &String| {
+        let agents = LocalNode::usual(name.clone()).agents();
+        agents
+            .iter()
+            .any(|agent| control::socket(&agent.state_dir).exists())
     };
-    Ok(node.choose(running)?.state_dir)
+    let running = || folders(root).into_iter().filter(is_running).collect();
+    let agents = node.agents(running)?;
+    Ok(agents.into_iter().map(|agent| agent.state_dir).collect())
+}
+
+/// The state directory of the agent that `node` names and that has the service `name`.
+pub(super) fn choose_agent_of(node: &NodeOption, name: &str) -> Result<PathBuf, CommandError> {
+    let mut agents = choose(node)?;
+    if agents.len() == 1 {
+        return Ok(agents.remove(0));
+    }
+    for state_dir in agents {
+        let status = control::status(&state_dir).map_err(no_answer)?;
+        if service_named(&status, name).is_ok() {
+            return Ok(state_dir);
+        }
+    }
+    Err(CommandError::Use(format!(
+        "no agent of the node has a service {name}"
+    )))
 }
 
 pub(super) fn no_answer(error: ControlClientError) -> CommandError {

@@ -299,6 +299,7 @@ web      [2001:db8::9]:5      7 s ago  ended    the application closed
 
 fn chosen(node: Option<&str>, there: &[&str]) -> Result<LocalNode, CommandError> {
     let option = NodeOption {
+        peer: None,
         config: None,
         node: node.map(str::to_owned),
     };
@@ -325,6 +326,23 @@ fn the_only_node_need_not_be_named() {
     for odd in ["", "..", "a/b", "a b"] {
         assert_eq!(chosen(Some(odd), &[]).unwrap_err().exit_code(), 2, "{odd:?}");
     }
+}
+
+#[test]
+fn a_node_of_several_peers_has_an_agent_for_each() {
+    let root = tempfile::tempdir().unwrap();
+    let node = LocalNode {
+        name: "alpha".to_owned(),
+        state_dir: root.path().join("alpha"),
+    };
+    assert_eq!(node.agents(), std::slice::from_ref(&node));
+    for peer in ["gamma", "beta"] {
+        std::fs::create_dir_all(node.state_dir.join("peers").join(peer)).unwrap();
+    }
+    let agents = node.agents();
+    let names: Vec<_> = agents.iter().map(|agent| agent.name.as_str()).collect();
+    assert_eq!(names, ["alpha-beta", "alpha-gamma"]);
+    assert_eq!(agents[1].state_dir, node.state_dir.join("peers/gamma"));
 }
 
 #[test]

@@ -18,6 +18,7 @@ pub(super) struct Draft {
     pub(super) interface: Option<String>,
     pub(super) policy: Option<RestartPolicy>,
     pub(super) primary: Option<String>,
+    pub(super) peer: Option<String>,
     pub(super) peer_address: Option<IpAddr>,
     pub(super) application: Option<SocketAddr>,
     pub(super) staged_application: Option<SocketAddr>,

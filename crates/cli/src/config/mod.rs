@@ -11,6 +11,7 @@ mod edge;
 mod key;
 mod log;
 mod parse;
+mod peers;
 mod places;
 mod problem;
 mod relations;
@@ -29,25 +30,62 @@ pub use places::Places;
 pub use problem::{ConfigError, Problem};
 pub use settings::{
     AfterTakeover, AtLimitSetting, Commit, Config, CutReplies, DetectorSettings, HealthSettings, LogSettings,
-    MetricsSettings, NodeRole, NodeSettings, OpaqueSetting, PeerSettings, PeerTransport,
+    MetricsSettings, NodeFile, NodeRole, NodeSettings, OpaqueSetting, PEERS_DIR, PeerSettings, PeerTransport,
     RecordedOrderSettings, STATE_ROOT, ServiceSettings, StateSyncSettings,
 };
 
-impl Config {
+impl NodeFile {
     /// Reads and checks the file `path`.
     ///
     /// # Errors
     /// If the file cannot be read, or has problems. The error lists all problems of the file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|error| ConfigError::unreadable(path, &error))?;
-        Self::parse(path, &text)
+        parse::config(path, &text)
     }
 
-    /// Checks `text`, the contents of the file `path`.
+    /// The configuration for `peer`, or for the only peer.
+    ///
+    /// # Errors
+    /// If the node, whose file is `path`, has no such peer, or has several and none is named.
+    pub fn pair(self, path: &Path, peer: Option<&str>) -> Result<Config, ConfigError> {
+        let line = |config: &Config| config.places.line("peer");
+        let names: Vec<_> = self.pairs.iter().map(|config| config.peer.name.clone()).collect();
+        let mut pairs = self.pairs;
+        let what = match peer {
+            None if pairs.len() == 1 => return Ok(pairs.remove(0)),
+            None => format!(
+                "there are several: say which with --peer; allowed: {}",
+                names.join(", ")
+            ),
+            Some(name) => match names.iter().position(|one| one == name) {
+                Some(index) => return Ok(pairs.remove(index)),
+                None => format!("none is called {name:?}; allowed: {}", names.join(", ")),
+            },
+        };
+        let problem = Problem {
+            line: line(&pairs[0]),
+            field: "peer".to_owned(),
+            what,
+        };
+        Err(ConfigError::new(path, vec![problem]))
+    }
+}
+
+impl Config {
+    /// Reads and checks the file `path`, and takes from it what belongs to `peer`. `None`: to the only peer.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or has problems, or if it is not clear which peer is meant.
+    pub fn load(path: &Path, peer: Option<&str>) -> Result<Self, ConfigError> {
+        NodeFile::load(path)?.pair(path, peer)
+    }
+
+    /// Checks `text`, the contents of the file `path` of a node with one peer.
     ///
     /// # Errors
     /// If the text has problems. The error lists all of them.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        parse::config(path, text)
+        parse::config(path, text)?.pair(path, None)
     }
 }

@@ -18,8 +18,8 @@ use super::table::{
 };
 use super::{
     AfterTakeover, Commit, Config, ConfigError, CutReplies, DetectorSettings, HealthSettings,
-    MetricsSettings, NodeSettings, OpaqueSetting, PeerSettings, PeerTransport, Problem,
-    RecordedOrderSettings, STATE_ROOT, StateSyncSettings, arbiter, log, relations,
+    MetricsSettings, NodeFile, NodeSettings, OpaqueSetting, PeerSettings, PeerTransport, Problem,
+    RecordedOrderSettings, STATE_ROOT, ServiceSettings, StateSyncSettings, arbiter, log, relations,
 };
 
 /// The file's tables, and the only top-level key (`assume`).
@@ -29,6 +29,7 @@ const TABLES: &[&str] = &[
 
 const PEER_PORT: u64 = 7400;
 const LINKS_MAX: usize = 8;
+const PEERS_MAX: usize = 16;
 
 const AGENT_TIMEOUT_MS: u64 = 1_000;
 
@@ -48,41 +49,53 @@ const STATE_SYNC_HOLD_MS: u64 = 500;
 /// Maximum length of a Unix socket's path in bytes: the size of `sun_path`, less its final zero.
 const SOCKET_PATH: usize = 107;
 
-/// Reads the whole file.
-pub(super) fn config(path: &Path, source: &str) -> Result<Config, ConfigError> {
+/// Reads the whole file of a node.
+pub(super) fn config(path: &Path, source: &str) -> Result<NodeFile, ConfigError> {
     let mut reading = ConfigReader::new(source);
     let document = read_document(&mut reading, path, source, TABLES)?;
     let root = document.get_ref();
     let node = node(&mut reading, root);
-    let peer = peer(&mut reading, root);
+    let peers = peers(&mut reading, root);
     let arbiter = arbiter::arbiter(&mut reading, root);
     let detector = detector(&mut reading, root);
     let log = log::log(&mut reading, root);
     let metrics = metrics(&mut reading, root);
     let services = services(&mut reading, root);
-    let drafts = relations::check(
-        &mut reading,
-        node.as_ref(),
-        peer.as_ref(),
-        detector,
-        &log,
-        services,
-    );
+    let drafts = relations::check(&mut reading, node.as_ref(), &peers, detector, &log, services);
     reading.verdict(path)?;
 
-    let (Some(node), Some(peer), Some(services)) = (node, peer, drafts) else {
+    let peers: Option<Vec<_>> = peers.into_iter().collect();
+    let (Some(node), Some(peers), Some(services)) = (node, peers, drafts) else {
         unreachable!("a field that could not be read is a problem");
     };
-    let places = std::mem::take(&mut reading.places);
-    Ok(Config {
-        node,
-        peer,
-        arbiter,
-        detector,
-        log,
+    let is_only = peers.len() == 1;
+    let pairs = peers.into_iter().enumerate().map(|(index, peer)| {
+        let of_pair = |service: &(usize, ServiceSettings)| service.0 == index;
+        let own: Vec<_> = (0..services.len()).filter(|&at| of_pair(&services[at])).collect();
+        Config {
+            node: if is_only {
+                node.clone()
+            } else {
+                node.beside(&peer.name)
+            },
+            arbiter: arbiter.clone(),
+            detector,
+            log: log.clone(),
+            metrics: metrics.filter(|_| is_only),
+            services: own.iter().map(|&at| services[at].1.clone()).collect(),
+            places: if is_only {
+                reading.places.clone()
+            } else {
+                reading.places.of_pair(index, &own)
+            },
+            peer,
+        }
+    });
+    Ok(NodeFile {
+        pairs: pairs.collect(),
         metrics,
-        services,
-        places,
+        state_dir: node.state_dir,
+        name: node.name,
     })
 }
 
@@ -140,6 +153,7 @@ fn node(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<NodeSettin
     let name = name?;
     let state_dir = state_dir.unwrap_or_else(|| Path::new(STATE_ROOT).join(&name));
     Some(NodeSettings {
+        instance: name.clone(),
         name,
         state_dir,
         agent_timeout: Duration::from_millis(timeout),
@@ -165,8 +179,24 @@ fn socket_path(ending: &str, value: &DeValue<'_>) -> Result<PathBuf, String> {
     text(&allowed, fits)(value)
 }
 
-fn peer(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<PeerSettings> {
-    let mut table = ConfigTable::begin(reading, "peer".to_owned(), root.get("peer"));
+/// Reads `[peer]`, or the tables `[[peer]]`. Each peer whose table is wrong is `None`.
+fn peers(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Vec<Option<PeerSettings>> {
+    let value = root.get("peer");
+    if value.is_some_and(|value| value.get_ref().is_array()) {
+        let place = ("peer", 1..=PEERS_MAX, "1 to 16 tables [[peer]]");
+        return tables(reading, root, place, |reading, index, value| {
+            peer(reading, format!("peer[{index}]"), Some(value))
+        });
+    }
+    vec![peer(reading, "peer".to_owned(), value)]
+}
+
+fn peer(
+    reading: &mut ConfigReader<'_>,
+    place: String,
+    value: Option<&Spanned<DeValue<'_>>>,
+) -> Option<PeerSettings> {
+    let mut table = ConfigTable::begin(reading, place, value);
     let name = table.required("name", NAME, name);
     let addresses = if table.has("addresses") {
         if table.has("address") {
@@ -276,6 +306,7 @@ fn service(reading: &mut ConfigReader<'_>, index: usize, value: &Spanned<DeValue
             .map(narrow),
         interface: table.required("interface", INTERFACE, interface),
         policy: table.required("policy", POLICIES, policy),
+        peer: table.optional("peer", name),
         primary: table.required("primary", "the name of this node or of its peer", name),
         peer_address: table.optional("peer_address", address),
         application: table.optional("application", application),

@@ -6,33 +6,36 @@ use std::net::{IpAddr, SocketAddr};
 use proto::follower::RestartPolicy;
 
 use super::draft::Draft;
+use super::peers;
 use super::table::ConfigReader;
 use super::{
     AtLimitSetting, Commit, DetectorSettings, LogSettings, NodeRole, NodeSettings, PeerSettings,
     ServiceSettings,
 };
 
-/// Reports every pair of fields that contradict each other. Returns the services, or `None` if a field could not be read.
+/// Reports every pair of fields that contradict each other. Returns the services, each with the index of its peer, or `None` if a field could
+/// not be read.
 pub(super) fn check(
     reading: &mut ConfigReader<'_>,
     node: Option<&NodeSettings>,
-    peer: Option<&PeerSettings>,
+    peers: &[Option<PeerSettings>],
     detector: DetectorSettings,
     log: &LogSettings,
     drafts: Vec<Draft>,
-) -> Option<Vec<ServiceSettings>> {
+) -> Option<Vec<(usize, ServiceSettings)>> {
     limits(reading, node, detector, log);
-    if let (Some(node), Some(peer)) = (node, peer)
-        && node.name == peer.name
-    {
-        reading.problem(
-            "peer.name",
-            format!("is {:?}, as [node] name; the two must differ", peer.name),
-        );
+    peers::names(reading, node, peers);
+    let peer_of: Vec<_> = (0..)
+        .zip(&drafts)
+        .map(|(index, draft)| peers::of(reading, index, draft, peers))
+        .collect();
+    if peers.len() > 1 {
+        peers::shares(reading, peers, &peer_of, &drafts);
     }
+    let known = |index: usize| peers[peer_of[index]?].as_ref();
     let vips: Vec<IpAddr> = drafts.iter().filter_map(|draft| draft.address).collect();
     for (index, draft) in drafts.iter().enumerate() {
-        alone(reading, index, draft, &vips, peer);
+        alone(reading, index, draft, &vips, known(index));
         if draft.commit == Commit::Pr {
             direct(reading, index, draft);
             lease_and_limit(reading, index, draft, detector, log);
@@ -44,8 +47,10 @@ pub(super) fn check(
 
     let mut services = Vec::new();
     for (index, draft) in drafts.into_iter().enumerate() {
+        let peer = known(index);
         let role = role(reading, index, &draft, node, peer);
-        services.push(draft.finish(role, peer.map(|peer| peer.address), log.at_limit));
+        let service = draft.finish(role, peer.map(|peer| peer.address), log.at_limit);
+        services.push(peer_of[index].zip(service));
     }
     services.into_iter().collect()
 }
@@ -288,6 +293,7 @@ fn same_place(reading: &mut ConfigReader<'_>, index: usize, draft: &Draft, first
         }
     };
     agree("interface", draft.interface == other.interface);
+    agree("peer", draft.peer == other.peer);
     agree("primary", draft.primary == other.primary);
     agree("peer_address", draft.peer_address == other.peer_address);
 }

@@ -17,7 +17,10 @@ use super::problem::Problem;
 /// Parent of the nodes' default state directories: `/run/steadfast/<node>`, unless `[node] state_dir` is set.
 pub const STATE_ROOT: &str = "/run/steadfast";
 
-/// A node's configuration.
+/// The folder in a node's state directory with the agents' state directories, if the node has several peers.
+pub const PEERS_DIR: &str = "peers";
+
+/// A node's configuration for one pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// This node.
@@ -30,7 +33,8 @@ pub struct Config {
     pub detector: DetectorSettings,
     /// Limits of the log.
     pub log: LogSettings,
-    /// The address at which metrics are served; `None` if the table is absent.
+    /// The address at which the agent serves metrics; `None` if the table is absent, or if the node has several peers: the supervisor then
+    /// serves the metrics of all agents.
     pub metrics: Option<MetricsSettings>,
     /// The protected services; at least one.
     pub services: Vec<ServiceSettings>,
@@ -41,10 +45,13 @@ pub struct Config {
 /// `[node]`: this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeSettings {
-    /// `name`: 1 to 32 letters, digits, `-` and `_`, beginning with a letter; it also names the node's nftables
-    /// table and its directory of eBPF pins.
+    /// `name`: 1 to 32 letters, digits, `-` and `_`, beginning with a letter.
     pub name: String,
-    /// `state_dir`: lock, control socket and undo journal. Default `/run/steadfast/<name>`.
+    /// The name of the agent's nftables table and of its directory of eBPF pins: the node's name, or, if the node has several peers, the
+    /// node's name, `-`, and the peer's name.
+    pub instance: String,
+    /// `state_dir`: lock, control socket and undo journal. Default `/run/steadfast/<name>`. If the node has several peers, the agent for a
+    /// peer has the folder `peers/<peer>` in it.
     pub state_dir: PathBuf,
     /// `agent_timeout_ms`: how long this node's agent may be away (crash, upgrade) before the peer treats the node
     /// as dead, 50 to 60,000 ms. Default 1,000 ms.
@@ -54,7 +61,7 @@ pub struct NodeSettings {
     pub snapshot_socket: PathBuf,
 }
 
-/// `[peer]`: the other node of the pair.
+/// `[peer]`: the other node of the pair. A node with several peers has a table `[[peer]]` for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerSettings {
     /// `name`: as in the peer's own `[node] name`.
@@ -298,6 +305,36 @@ pub enum Commit {
     Pr,
 }
 
+/// A node's file: the node with its pairs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFile {
+    /// The node's name.
+    pub name: String,
+    /// The node's state directory.
+    pub state_dir: PathBuf,
+    /// One configuration for each peer, in the order of the file. At least one.
+    pub pairs: Vec<Config>,
+    /// The address at which metrics are served; `None` if the table is absent.
+    pub metrics: Option<MetricsSettings>,
+}
+
+impl NodeSettings {
+    /// The settings of the agent for the peer `peer`, if the node has several.
+    #[must_use]
+    pub fn beside(&self, peer: &str) -> Self {
+        Self {
+            instance: format!("{}-{peer}", self.name),
+            state_dir: self.state_dir.join(PEERS_DIR).join(peer),
+            ..self.clone()
+        }
+    }
+
+    /// Whether the node has several peers.
+    pub fn has_several_peers(&self) -> bool {
+        self.instance != self.name
+    }
+}
+
 impl ServiceSettings {
     /// The header fields of `volatile_headers`, and those that are always volatile.
     ///
@@ -324,7 +361,7 @@ impl Config {
     pub fn problem(&self, field: &str, what: impl Into<String>) -> Problem {
         Problem {
             line: self.places.line(field),
-            field: field.to_owned(),
+            field: self.places.name(field),
             what: what.into(),
         }
     }

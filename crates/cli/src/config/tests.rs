@@ -1,3 +1,4 @@
+mod peers;
 mod services;
 
 use std::net::IpAddr;
@@ -539,7 +540,7 @@ fn text_that_is_not_toml_is_placed() {
 
 #[test]
 fn a_file_that_cannot_be_read_is_named() {
-    let error = Config::load(Path::new("/nonexistent/s.toml"))
+    let error = Config::load(Path::new("/nonexistent/s.toml"), None)
         .unwrap_err()
         .to_string();
     assert!(
@@ -555,7 +556,10 @@ fn a_table_of_the_wrong_type_is_named() {
         problems[0],
         "steadfast.toml:1: node: is of type integer; allowed: a table"
     );
-    assert!(problems.contains(&"steadfast.toml:2: peer: is of type array; allowed: a table".to_owned()));
+    let peers = "steadfast.toml:2: peer: is empty; allowed: 1 to 16 tables [[peer]]";
+    assert!(problems.contains(&peers.to_owned()), "{problems:?}");
+    let peer = wrong("peer = 3\n");
+    assert!(peer.contains(&"steadfast.toml:1: peer: is of type integer; allowed: a table".to_owned()));
     let service = "steadfast.toml:3: service: is of type table; allowed: one table [[service]] or more";
     assert!(problems.contains(&service.to_owned()), "{problems:?}");
     assert_one(
@@ -703,6 +707,9 @@ fn what_is_packaged_is_fit() {
         let config = parse(text).unwrap();
         assert_eq!(config.services.len(), 1);
     }
+    let peers = include_str!("../../../../packaging/peers.toml");
+    let node = super::parse::config(Path::new("peers.toml"), peers).unwrap();
+    assert_eq!(node.pairs.len(), 2);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use agent::{Core, Kernel, LogReader, MessageToPeer, SyncRun, Written};
 use anyhow::Context;
-use linux::network::{Interface, Network, NetworkPart};
+use linux::network::{Interface, Network, NetworkPart, SetUpTurn};
 use linux::raw::RawSender;
 use linux::repair::{Pool, RestoredSocket};
 use linux::wire::{self, FilterWatch, Rings, Wire};
@@ -350,9 +350,11 @@ impl LinuxKernel {
             self.wire.set_gate(index, Gate::Mute);
         }
         self.relay.stop();
+        let turn = SetUpTurn::take(); // without it, the wire must go all the same
         let lowered = self.network.lower();
         let wire = self.wire.remove();
         let network = self.network.remove();
+        drop(turn);
         lowered
             .map_err(anyhow::Error::from)
             .and(wire.map_err(Into::into))

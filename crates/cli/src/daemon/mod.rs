@@ -64,7 +64,7 @@ use set_up::{EarlierAgent, SetUp, node_config, set_up};
 pub use start::Start;
 use upgrade::Upgrade;
 pub use upgrade::block_signal;
-pub(crate) use upgrade::unblock_signal;
+pub(crate) use upgrade::{unblock_signal, wait_for_inherited_children};
 
 /// Time between two looks at the rings while there is traffic. Long, because each look takes CPU time from the application.
 const NAP: Duration = Duration::from_millis(4);
@@ -131,7 +131,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
     let recorder = start
         .record
         .as_ref()
-        .map(|to| Recording::begin(to, &config.node.name))
+        .map(|to| Recording::begin(to, &config.node.instance))
         .transpose()?;
     let node = Core::new(node, linux::clock::now(), recorder);
     let (server, asker, calls) = control::ControlServer::open(&config.node.state_dir, wake)?;

@@ -202,7 +202,7 @@ impl PeerLinks {
         let names = (config.node.name.as_str(), config.peer.name.as_str());
         let (sealer, opener) = frame::open(names, key.as_ref(), frame::VERSIONS, draw);
         let addresses = config.links();
-        let is_shared = addresses.len() > 1;
+        let is_shared = addresses.len() > 1 || config.node.has_several_peers();
         let links = addresses.iter().map(|&address| {
             let address = SocketAddr::new(address, config.peer.port);
             PeerLink::open(address, is_shared).with_context(|| format!("opening the link to {address}"))

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use linux::network::{self, Network};
+use linux::network::{self, Network, SetUpTurn};
 use linux::spill::SpillDir;
 use linux::wire::{Wire, WireOptions, WireService};
 use proto::Instant;
@@ -56,7 +56,7 @@ pub(super) fn set_up(
 ) -> anyhow::Result<SetUp> {
     let options = wire_options(config);
     let services = wire_services(config)?;
-    let adopted = Wire::adopt(&config.node.name, &options, &services)?;
+    let adopted = Wire::adopt(&config.node.instance, &options, &services)?;
     let found = adopted.as_ref().map(|wire| EarlierAgent {
         services: (0..)
             .take(services.len())
@@ -90,7 +90,7 @@ pub fn could_go_on(config: &Config) -> anyhow::Result<()> {
             node.name
         );
     }
-    if !Wire::fits(&node.name, &wire_options(config), &wire_services(config)?)? {
+    if !Wire::fits(&node.instance, &wire_options(config), &wire_services(config)?)? {
         bail!("the running daemon's node is not called {}", node.name);
     }
     let journal = network::journal(&node.state_dir);
@@ -172,7 +172,8 @@ fn begin(
     options: &WireOptions,
     services: &[WireService],
 ) -> anyhow::Result<(Wire, Network)> {
-    let mut wire = Wire::load(&config.node.name, options)?;
+    let mut wire = Wire::load(&config.node.instance, options)?;
+    let _turn = SetUpTurn::take().context("waiting for other agents of this network namespace")?;
     let attached = (|| {
         for (index, service) in (0..).zip(services) {
             wire.add_service(index, service)?;
@@ -237,7 +238,7 @@ fn plan(config: &Config) -> network::NetworkPlan {
         })
         .collect();
     network::NetworkPlan {
-        node: config.node.name.clone(),
+        node: config.node.instance.clone(),
         services,
     }
 }

@@ -13,6 +13,8 @@ pub struct Start<'a> {
     pub config: &'a Config,
     /// The configuration's file.
     pub file: &'a Path,
+    /// The peer, if the node has several.
+    pub peer: Option<&'a str>,
     /// Whether this node serves alone if the peer is not heard.
     pub without_peer: bool,
     /// The node's lock.

@@ -42,6 +42,7 @@ pub struct Upgrade<'a> {
     state: UpgradeState,
     agreed: FixedSettings,
     file: &'a Path,
+    peer: Option<&'a str>,
     lock: &'a Lock,
 }
 
@@ -77,6 +78,7 @@ impl<'a> Upgrade<'a> {
             state: UpgradeState::None,
             agreed: FixedSettings::of(start.config).map_err(Error::msg)?,
             file: start.file,
+            peer: start.peer,
             lock: start.lock,
         })
     }
@@ -113,9 +115,14 @@ impl<'a> Upgrade<'a> {
     fn check(&self) -> UpgradeState {
         let (sender, verdict) = channel();
         let (file, agreed) = (self.file.to_owned(), self.agreed.clone());
+        let peer = self.peer.map(str::to_owned);
         let check = move || {
             // Fails only if the agent has ended.
-            let _ = sender.send(agreed.compare(&file).and_then(|()| ask_successor(&file)));
+            let _ = sender.send(
+                agreed
+                    .compare(&file, peer.as_deref())
+                    .and_then(|()| ask_successor(&file, peer.as_deref())),
+            );
         };
         if let Err(error) = std::thread::Builder::new().name("upgrade".into()).spawn(check) {
             tracing::error!(%error, "the successor is not checked: no thread"); // the channel closes, which counts as a failed check
@@ -165,8 +172,11 @@ impl FixedSettings {
 
     /// Fails with the first field that differs in `file`. A file that this program cannot read is accepted, because the successor may be
     /// able to read it.
-    fn compare(&self, file: &Path) -> Result<(), String> {
-        let Some(other) = Config::load(file).ok().and_then(|config| Self::of(&config).ok()) else {
+    fn compare(&self, file: &Path, peer: Option<&str>) -> Result<(), String> {
+        let Some(other) = Config::load(file, peer)
+            .ok()
+            .and_then(|config| Self::of(&config).ok())
+        else {
             return Ok(());
         };
         let pairs = [
@@ -187,7 +197,7 @@ impl FixedSettings {
 }
 
 /// Asks the program at this program's path whether it could go on here with the configuration in `file`.
-fn ask_successor(file: &Path) -> Result<(), String> {
+fn ask_successor(file: &Path, peer: Option<&str>) -> Result<(), String> {
     let path = program::path().map_err(|error| error.to_string())?;
     // The check must take no CPU time from the agent or the application.
     let _ = linux::process::yield_precedence();
@@ -196,13 +206,16 @@ fn ask_successor(file: &Path) -> Result<(), String> {
             .map(str::to_owned)
             .ok_or_else(|| format!("{}: not UTF-8", path.display()))
     };
-    let command = [
+    let mut command = vec![
         text(path)?,
         "check-config".into(),
         "--in-place".into(),
         "--config".into(),
         text(file)?,
     ];
+    if let Some(peer) = peer {
+        command.extend(["--peer".to_owned(), peer.to_owned()]);
+    }
     tracing::info!(
         program = command[0],
         "asked for an upgrade in place: checking the program file that is now at this path"

@@ -18,18 +18,42 @@ const NO_COUNTERS: [&str; 2] = ["handshakes", "relayed_live"];
 /// The page of metrics for `status`.
 pub fn exposition(status: &NodeStatus) -> String {
     let page = MetricsPage::new();
-    node(&page, status);
-    peer(&page, &status.peer);
-    witness(&page, status.witness.as_ref());
-    roles(&page, &status.services);
-    leases(&page, &status.services);
-    paths(&page, &status.services);
-    connections(&page, &status.services);
-    migrations(&page, &status.services);
-    replicas(&page, &status.services);
-    logs(&page, &status.services);
-    takeovers(&page, &status.services);
+    add(&page, status);
     page.text()
+}
+
+/// The page of metrics of a node with several peers: of each agent the name, and its status unless it does not answer. The label `pair` has
+/// the name.
+pub fn exposition_of_pairs(agents: &[(String, Option<NodeStatus>)]) -> String {
+    let page = MetricsPage::new();
+    page.gauge(
+        "steadfast_agent_up",
+        "Whether the agent for this pair answers.",
+        &["pair"],
+        agents
+            .iter()
+            .map(|(name, status)| (vec![name.as_str()], yes(status.is_some()))),
+    );
+    for (name, status) in agents {
+        if let Some(status) = status {
+            add(&page.of_pair(name), status);
+        }
+    }
+    page.text()
+}
+
+fn add(page: &MetricsPage, status: &NodeStatus) {
+    node(page, status);
+    peer(page, &status.peer);
+    witness(page, status.witness.as_ref());
+    roles(page, &status.services);
+    leases(page, &status.services);
+    paths(page, &status.services);
+    connections(page, &status.services);
+    migrations(page, &status.services);
+    replicas(page, &status.services);
+    logs(page, &status.services);
+    takeovers(page, &status.services);
 }
 
 impl MetricsPage {

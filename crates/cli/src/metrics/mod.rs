@@ -32,7 +32,7 @@ use tokio::sync::Semaphore;
 
 pub use connect::{half_exposition, proxy_exposition};
 pub use edge::edge_exposition;
-pub use exposition::exposition;
+pub use exposition::{exposition, exposition_of_pairs};
 pub use stage::stage_exposition;
 pub use tunnel::tunnel_exposition;
 

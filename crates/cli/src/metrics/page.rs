@@ -3,14 +3,37 @@
 use prometheus::{CounterVec, GaugeVec, Opts, Registry, TextEncoder};
 
 /// The metrics of a page that is being made.
-pub(super) struct MetricsPage(Registry);
+pub(super) struct MetricsPage {
+    registry: Registry,
+    /// The value of the label `pair` that each metric has.
+    pair: Option<String>,
+}
 
 /// A sample: the values of its labels, and the value itself.
 type MetricSample<'a> = (Vec<&'a str>, f64);
 
 impl MetricsPage {
     pub fn new() -> Self {
-        Self(Registry::new())
+        Self {
+            registry: Registry::new(),
+            pair: None,
+        }
+    }
+
+    /// The same page, for metrics with this value of the label `pair`.
+    pub fn of_pair(&self, name: &str) -> Self {
+        Self {
+            registry: self.registry.clone(),
+            pair: Some(name.to_owned()),
+        }
+    }
+
+    fn options(&self, name: &str, help: &str) -> Opts {
+        let options = Opts::new(name, help);
+        match &self.pair {
+            Some(pair) => options.const_label("pair", pair),
+            None => options,
+        }
     }
 
     pub fn gauge<'a>(
@@ -20,11 +43,11 @@ impl MetricsPage {
         labels: &[&str],
         samples: impl IntoIterator<Item = MetricSample<'a>>,
     ) {
-        let family = GaugeVec::new(Opts::new(name, help), labels).expect("a valid name");
+        let family = GaugeVec::new(self.options(name, help), labels).expect("a valid name");
         for (values, sample) in samples {
             family.with_label_values(&values).set(sample);
         }
-        self.0.register(Box::new(family)).expect("each name once");
+        self.registry.register(Box::new(family)).expect("each name once");
     }
 
     pub fn counter<'a>(
@@ -34,17 +57,17 @@ impl MetricsPage {
         labels: &[&str],
         samples: impl IntoIterator<Item = MetricSample<'a>>,
     ) {
-        let family = CounterVec::new(Opts::new(name, help), labels).expect("a valid name");
+        let family = CounterVec::new(self.options(name, help), labels).expect("a valid name");
         for (values, sample) in samples {
             family.with_label_values(&values).inc_by(sample);
         }
-        self.0.register(Box::new(family)).expect("each name once");
+        self.registry.register(Box::new(family)).expect("each name once");
     }
 
     /// The page's text.
     pub fn text(&self) -> String {
         TextEncoder::new()
-            .encode_to_string(&self.0.gather())
+            .encode_to_string(&self.registry.gather())
             .expect("a string takes everything")
     }
 }

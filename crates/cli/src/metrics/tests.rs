@@ -529,3 +529,31 @@ fn the_agent_is_not_asked_again_at_once() {
     assert_eq!(source.page(soon).unwrap(), page);
     assert_eq!(source.page(now + FRESH).unwrap_err(), "the node is stopping");
 }
+
+#[test]
+fn several_agents_share_a_page() {
+    let agents = [
+        ("alpha-beta".to_owned(), Some(samples::status())),
+        ("alpha-gamma".to_owned(), Some(samples::status())),
+        ("alpha-delta".to_owned(), None),
+    ];
+    let page = exposition_of_pairs(&agents);
+    for line in [
+        "steadfast_agent_up{pair=\"alpha-beta\"} 1",
+        "steadfast_agent_up{pair=\"alpha-delta\"} 0",
+    ] {
+        assert!(page.lines().any(|one| one == line), "{line}:\n{page}");
+    }
+    // Each family is there once, with the samples of both agents.
+    for line in exposition(&samples::status())
+        .lines()
+        .filter(|line| line.starts_with("# TYPE"))
+    {
+        assert_eq!(page.lines().filter(|one| *one == line).count(), 1, "{line}");
+    }
+    let peers = page
+        .lines()
+        .filter(|line| line.starts_with("steadfast_peer_up") || line.starts_with("steadfast_node_info"));
+    assert!(peers.clone().count() >= 2, "{page}");
+    assert!(peers.clone().all(|line| line.contains("pair=\"alpha-")), "{page}");
+}

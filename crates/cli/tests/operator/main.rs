@@ -13,6 +13,7 @@ mod local;
 mod migrate;
 mod moves;
 mod opaque;
+mod peers;
 mod replica;
 mod requests;
 mod sessions;

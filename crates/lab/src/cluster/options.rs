@@ -7,12 +7,12 @@ use crate::run::RunOptions;
 
 /// Run several services on a ring of nodes, and turn one node's power off under load.
 ///
-/// Node k is the primary of service k and the backup of service k−1. So each service has a pair of nodes, and each node is in two pairs. A
-/// daemon has one peer, so each node runs two daemons. Each service has a LAN of its own. Clients send requests to all services. With etcd,
-/// one of its three members is killed first. Then a node is drained under load, and returns as the wire of its services. Then a node loses
-/// its power. Each service of this node must continue on the other node of the service's pair. The other node must take over if the lost
-/// node was the service's primary at that moment, or serve without a wire if the lost node was the wire. No connection of any service may
-/// be lost.
+/// Node k is the primary of service k and the backup of service k−1. So each service has a pair of nodes, and each node is in two pairs. One
+/// daemon serves both peers, with an agent process for each. Each service has a LAN of its own. Clients send requests to all services. With
+/// etcd, one of its three members is killed first. Then one agent of a node is killed, its daemon is upgraded in place, and its supervisor is
+/// killed and started again. Then this node is drained under load, and returns as the wire of its services. Then a node loses its power. Each
+/// service of this node must continue on the other node of the service's pair. The other node must take over if the lost node was the
+/// service's primary at that moment, or serve without a wire if the lost node was the wire. No connection of any service may be lost.
 #[derive(Clone, Debug, Args)]
 pub struct ClusterOptions {
     /// Number of nodes. There are as many services.

@@ -1,12 +1,12 @@
 //! A run of the cluster: its steps, in order.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use proto::Instant;
 
+use super::daemons::ClusterDaemons;
 use super::network::{ClusterNetwork, ServiceLan};
 use super::options::{APPLICATION, ClusterOptions};
 use super::report::{ClusterFindings, ClusterServiceReport, Events, FailedNodeRole, MEMBERS};
@@ -17,10 +17,7 @@ use crate::judge::{self, Closing, CommitMode, Expectations, NodeChange, Speaking
 use crate::net::INTERFACE;
 use crate::net::address::CLIENT;
 use crate::newcomer::greet;
-use crate::node::{
-    AgentProcess, ArbiterSetup, Assume, HEARTBEAT_PORT, PairSetup, PatternFiles, ReportedStatus,
-    ReportedTakeover, ServerProcess,
-};
+use crate::node::{ArbiterSetup, Assume, PatternFiles, ReportedStatus, ReportedTakeover, ServerProcess};
 use crate::process;
 use crate::run::LabRun;
 use crate::witness::EtcdProcesses;
@@ -40,14 +37,12 @@ const WINDOW: Duration = Duration::from_millis(500);
 /// Everything that runs. The fields are dropped in order of declaration.
 struct ClusterTestbed {
     clients: Vec<ClientProcess>,
-    /// For each service: the daemons of its two nodes. At the start, the first one is the primary.
-    agents: Vec<[AgentProcess; 2]>,
+    daemons: ClusterDaemons,
     _servers: Vec<ServerProcess>,
     captures: Captures,
     witness: Option<EtcdProcesses>,
     network: ClusterNetwork,
     segments: Vec<ServiceLan>,
-    detection: Duration,
 }
 
 /// A node that was drained for a while, under load.
@@ -92,8 +87,11 @@ pub fn play(
         witness.kill_one()?;
         std::thread::sleep(ACT);
     }
+    let drain = usize::from(options.drain);
+    run.step("restart");
+    cluster.shake(drain, run, problems)?;
     run.step("drain");
-    let drained = cluster.drain(usize::from(options.drain), problems)?;
+    let drained = cluster.drain(drain, problems)?;
     run.step("power off");
     let fault_at = cluster.power_off(off)?;
     let before = Before {
@@ -159,23 +157,15 @@ impl ClusterTestbed {
             .enumerate()
             .map(server)
             .collect::<Result<_>>()?;
-        let mut agents = Vec::new();
-        let mut detection = Duration::ZERO;
-        for segment in &segments {
-            let pair = pair(segment, count, steadfast.clone(), &run.name, arbiter.clone());
-            detection = pair.detection();
-            let nodes = segment.nodes(count).map(|node| &network.nodes[node]);
-            agents.push(pair.start(nodes, directory, run.teardown)?);
-        }
+        let daemons = ClusterDaemons::start(&network, &segments, &steadfast, &arbiter, run)?;
         let mut cluster = Self {
             clients: Vec::new(),
-            agents,
+            daemons,
             _servers: servers,
             captures,
             witness,
             network,
             segments,
-            detection,
         };
         for segment in &cluster.segments {
             cluster
@@ -209,7 +199,9 @@ impl ClusterTestbed {
 
     fn status(&self, service: usize, place: usize) -> Result<ReportedStatus> {
         let node = self.segments[service].nodes(self.segments.len())[place];
-        self.agents[service][place].status(&self.network.nodes[node])
+        self.daemons
+            .agent(service, place)
+            .status(&self.network.nodes[node])
     }
 
     /// Waits until the daemon at `place` of a service's pair reports the expected status. Adds to `problems` if this takes longer than
@@ -222,14 +214,37 @@ impl ClusterTestbed {
         problems: &mut Vec<String>,
     ) {
         let node = self.segments[service].nodes(self.segments.len())[place];
-        let agent = &self.agents[service][place];
-        problems.extend(agent.wait_for(&self.network.nodes[node], what, (LIMIT, POLL), is_right));
+        let agent = self.daemons.agent(service, place);
+        let problem = agent.wait_for(&self.network.nodes[node], (LIMIT, POLL), is_right);
+        problems.extend(
+            problem.map(|problem| format!("service {service}: node {node} does not {what} {problem}")),
+        );
+    }
+
+    /// Restarts and upgrades `node`'s daemon under load, and waits until the node's services are protected as before.
+    fn shake(&mut self, node: usize, run: &LabRun<'_>, problems: &mut Vec<String>) -> Result<()> {
+        self.daemons
+            .shake(node, &self.network.nodes[node], &run.directory)?;
+        for (service, place) in self.pairs_of(node) {
+            for one in [place, 1 - place] {
+                let what = "be duplex after a restart";
+                self.wait((service, one), ReportedStatus::is_duplex, what, problems);
+            }
+            let wire = (service, 1);
+            self.wait(
+                wire,
+                ReportedStatus::protects_all,
+                "protect every connection after a restart",
+                problems,
+            );
+        }
+        self.greet(problems)
     }
 
     /// Drains `node` under load, then ends the drain. Waits until the node's services are protected as before.
     fn drain(&self, node: usize, problems: &mut Vec<String>) -> Result<Drained> {
         let at = monotonic();
-        self.order_drain(node, &[])?;
+        self.daemons.order_drain(node, &self.network.nodes[node], &[])?;
         for (service, place) in self.pairs_of(node) {
             self.wait(
                 (service, 1 - place),
@@ -241,7 +256,8 @@ impl ClusterTestbed {
         std::thread::sleep(ACT);
         self.greet(problems)?;
         let returned_at = monotonic();
-        self.order_drain(node, &["--off"])?;
+        self.daemons
+            .order_drain(node, &self.network.nodes[node], &["--off"])?;
         for (service, place) in self.pairs_of(node) {
             for one in [place, 1 - place] {
                 self.wait(
@@ -272,15 +288,6 @@ impl ClusterTestbed {
         for segment in &self.segments {
             let problem = greet(&self.network.router, APPLICATION, address(segment))?;
             problems.extend(problem.map(|what| format!("service {}: {what}", segment.service)));
-        }
-        Ok(())
-    }
-
-    fn order_drain(&self, node: usize, options: &[&str]) -> Result<()> {
-        for (service, place) in self.pairs_of(node) {
-            let agent = &self.agents[service][place];
-            let command = [&["drain", agent.name()], options].concat();
-            agent.order(&self.network.nodes[node], &command)?;
         }
         Ok(())
     }
@@ -337,7 +344,7 @@ impl ClusterTestbed {
                     expected.role_changes_ns.push(fault_ns);
                     return FailedNodeRole::Primary;
                 }
-                let at_ns = fault_ns + self.detection.as_nanos() as u64 / 2;
+                let at_ns = fault_ns + ClusterDaemons::detection().as_nanos() as u64 / 2;
                 changes.push(NodeChange::Lost { node, at_ns });
                 FailedNodeRole::Wire
             });
@@ -418,22 +425,6 @@ fn capture(
 fn captures_of(captures: &[Capture], service: usize) -> Vec<Capture> {
     let own = captures.iter().skip(1 + 3 * service).take(3);
     captures.iter().take(1).chain(own).cloned().collect()
-}
-
-fn pair(segment: &ServiceLan, count: usize, binary: PathBuf, run: &str, arbiter: ArbiterSetup) -> PairSetup {
-    let service = segment.service;
-    let addresses = segment.ends.map(|end| vec![IpAddr::V4(end.v4)]);
-    PairSetup {
-        names: segment
-            .nodes(count)
-            .map(|node| format!("n{node}-s{service}-{run}")),
-        service_name: format!("s{service}"),
-        interface: segment.interface(),
-        heartbeat_port: HEARTBEAT_PORT + service as u16,
-        claim_ping: vec![segment.router.v4.into(), CLIENT.v4.into()],
-        arbiter,
-        ..PairSetup::new(binary, run, address(segment), addresses)
-    }
 }
 
 fn connect(

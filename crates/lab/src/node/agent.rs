@@ -12,11 +12,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use proto::Instant;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use super::arbiter::ArbiterSetup;
 use super::health::HealthProbe;
 use super::log::LogOptions;
+use super::operator::Operator;
 use super::status::{ReportedConnection, ReportedStatus};
 use crate::clock::monotonic;
 use crate::net::{INTERFACE, NODE_NAMES};
@@ -26,7 +26,7 @@ use crate::teardown::{Resource, Teardown};
 /// Directory in which the daemon pins its eBPF objects, by node name.
 const PINS: &str = "/sys/fs/bpf/steadfast";
 /// Directory of the daemon's state, by node name.
-const STATE: &str = "/run/steadfast";
+pub const STATE: &str = "/run/steadfast";
 /// Time limit for the pair to become duplex.
 const READY_LIMIT: Duration = Duration::from_secs(15);
 /// Time limit for a process to end after SIGKILL.
@@ -96,6 +96,17 @@ pub struct PairSetup {
 
 /// Time for which a backup may speak without asking the arbiter. The daemons' default.
 const LEASE: Duration = Duration::from_millis(300);
+
+/// The files that the daemons of the nodes `names` leave outside of their network namespaces: pins and state.
+pub fn leftovers_of_nodes(names: &[String]) -> Vec<Resource> {
+    let roots = [PINS, STATE].map(Path::new);
+    let own = |root: &'static Path| names.iter().map(move |name| root.join(name));
+    let shared = roots.iter().map(|root| Resource::Shared(root.to_path_buf()));
+    shared
+        .chain(roots.into_iter().flat_map(own).map(Resource::Path))
+        .collect()
+}
+
 impl PairSetup {
     /// A pair of run `run` that protects the HTTP service `service` between nodes with these `addresses`. Optional settings are not
     /// configured. Detection takes 80 ms, so that detection and takeover together stay below the clients' smallest retransmission timeout
@@ -153,12 +164,7 @@ impl PairSetup {
 
     /// The files that the daemons leave outside of their network namespaces: pins and state.
     fn leftovers(&self) -> Vec<Resource> {
-        let roots = [PINS, STATE].map(Path::new);
-        let own = |root: &'static Path| self.names.iter().map(move |name| root.join(name));
-        let shared = roots.iter().map(|root| Resource::Shared(root.to_path_buf()));
-        shared
-            .chain(roots.into_iter().flat_map(own).map(Resource::Path))
-            .collect()
+        leftovers_of_nodes(&self.names)
     }
 
     /// The directories in which the daemon of node `index` leaves its pins and its state.
@@ -293,7 +299,10 @@ application = \"{loopback}:{port}\"
 }
 
 /// Writes the key of the pair whose first node is `name`. The key is not secret: its only purpose is that all runs use authentication.
-fn write_key(path: &Path, name: &str) -> Result<()> {
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write_key(path: &Path, name: &str) -> Result<()> {
     let digits: String = name
         .bytes()
         .cycle()
@@ -333,6 +342,7 @@ impl AgentProcess {
         let operator = Operator {
             binary: pair.binaries[index].clone(),
             configuration,
+            peer: None,
         };
         let process = operator.run(&format!("steadfast-{name}"), node, directory)?;
         Ok(Self {
@@ -342,11 +352,6 @@ impl AgentProcess {
             starts: 1,
             needs_channel: pair.transport == "sctp",
         })
-    }
-
-    /// The node's name.
-    pub fn name(&self) -> &str {
-        &self.name
     }
 
     /// The daemon's process, not its keeper.
@@ -466,7 +471,7 @@ impl AgentProcess {
             status.is_duplex() && status.is_synced() && (status.has_channel() || !needs_channel)
         };
         let is_duplex = |_: &LoggedProcess| {
-            let status: Result<ReportedStatus> = operator.ask(&["status"], node);
+            let status = operator.status(node);
             seen = match &status {
                 Ok(status) if is_ready(status) => return true,
                 Ok(status) => format!("{status:?}"),
@@ -489,7 +494,7 @@ impl AgentProcess {
     /// # Errors
     /// If it does not answer.
     pub fn status(&self, node: &Netns) -> Result<ReportedStatus> {
-        self.operator.ask(&["status"], node)
+        self.operator.status(node)
     }
 
     /// Waits until the daemon in `node` reports a status that satisfies `is_right`. Asks the daemon every `poll`. If `limit` passes first,
@@ -499,23 +504,11 @@ impl AgentProcess {
         node: &Netns,
         what: &str,
         (limit, poll): (Duration, Duration),
-        mut is_right: impl FnMut(&ReportedStatus) -> bool,
+        is_right: impl FnMut(&ReportedStatus) -> bool,
     ) -> Option<String> {
-        let deadline = Deadline::now() + limit;
-        loop {
-            let status = self.status(node);
-            if status.as_ref().is_ok_and(&mut is_right) {
-                return None;
-            }
-            if Deadline::now() > deadline {
-                let (name, said) = (&self.name, self.last_words());
-                let status = status.map_or_else(|error| format!("{error:#}"), |status| format!("{status:?}"));
-                return Some(format!(
-                    "{name} does not {what} after {limit:?}: {status}; it said:{said}"
-                ));
-            }
-            std::thread::sleep(poll);
-        }
+        let problem = self.operator.wait_for(node, (limit, poll), is_right)?;
+        let (name, said) = (&self.name, self.last_words());
+        Some(format!("{name} does not {what} {problem}; it said:{said}"))
     }
 
     /// Runs an operator's command on the daemon in `node`, and waits until the command is done.
@@ -523,9 +516,7 @@ impl AgentProcess {
     /// # Errors
     /// If the command fails.
     pub fn order(&self, node: &Netns, command: &[&str]) -> Result<()> {
-        let mut steadfast = node.command(&self.operator.binary)?;
-        process::output(steadfast.args(command), &format!("steadfast {command:?}"))?;
-        Ok(())
+        self.operator.order(node, command)
     }
 
     /// Asks the daemon in `node` for the connections that it has restored.
@@ -550,29 +541,6 @@ fn runs(pid: Pid) -> Result<u64> {
 fn inode(path: &Path) -> Result<u64> {
     let file = fs::metadata(path).with_context(|| path.display().to_string())?;
     Ok(file.ino())
-}
-
-/// An operator's access to a daemon.
-#[derive(Debug)]
-struct Operator {
-    binary: PathBuf,
-    configuration: PathBuf,
-}
-
-impl Operator {
-    fn run(&self, label: &str, node: &Netns, directory: &Path) -> Result<LoggedProcess> {
-        let mut command = node.command(&self.binary)?;
-        command.arg("run").arg("--config").arg(&self.configuration);
-        Ok(LoggedProcess::start(label, command, directory)?)
-    }
-
-    fn ask<T: DeserializeOwned>(&self, arguments: &[&str], node: &Netns) -> Result<T> {
-        let what = format!("steadfast {}", arguments.join(" "));
-        let mut steadfast = node.command(&self.binary)?;
-        steadfast.args(arguments).arg("--config").arg(&self.configuration);
-        let answer = process::output(steadfast.arg("--json"), &what)?;
-        serde_json::from_str(&answer).with_context(|| format!("the answer of {what}"))
-    }
 }
 
 #[cfg(test)]

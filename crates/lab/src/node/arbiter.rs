@@ -90,7 +90,7 @@ impl FenceSetup {
 
 impl ArbiterSetup {
     /// The table in the configuration of node `index`.
-    pub(super) fn table(&self, index: usize) -> String {
+    pub fn table(&self, index: usize) -> String {
         match self {
             Self::None => String::new(),
             Self::Fence(fences) => fences[index].table(),

@@ -5,13 +5,15 @@ mod arbiter;
 mod configuration;
 mod health;
 mod log;
+mod operator;
 mod server;
 mod software;
 mod status;
 
-pub use self::agent::{AgentProcess, HEARTBEAT_PORT, PairSetup};
+pub use self::agent::{AgentProcess, HEARTBEAT_PORT, PairSetup, STATE, leftovers_of_nodes, write_key};
 pub use self::arbiter::{ArbiterSetup, Assume, FenceSetup};
 pub use self::log::{AtLimitOption, LogOptions};
+pub use self::operator::Operator;
 pub use self::server::{
     DATABASE_PORT, ExportSetup, PG_CHECK, PG_CLIENT, PatternFiles, SENT, ServerProcess, wait_listening,
 };

@@ -36,6 +36,7 @@ mod step;
 mod sysctl;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod verify;
 mod voice;
 
@@ -57,6 +58,7 @@ pub use numbers::{
 };
 pub use part::NetworkPart;
 pub use plan::{NetworkPlan, NetworkService};
+pub use turn::SetUpTurn;
 
 use journal::Journal;
 use netlink::Netlink;

@@ -1,0 +1,162 @@
+//! A node with several peers: one daemon, an agent process for each.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::lan::{CommandOutput, OperatorLan, POLL, TestProcess, program, steadfast};
+
+/// Time limit for each step.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn configuration(lan: &OperatorLan) -> PathBuf {
+    let service = |name: &str, peer: &str, network: u8| {
+        format!(
+            r#"
+[[peer]]
+name = "{peer}"
+address = "10.{network}.0.3"
+key_file = "{}"
+
+[[service]]
+name = "{name}"
+peer = "{peer}"
+address = "10.{network}.0.100"
+port = 80
+interface = "eth{network}"
+policy = "http"
+primary = "sf-peers"
+application = "127.0.0.{}:80"
+"#,
+            lan.file("key", &"5".repeat(64), 0o600).display(),
+            1 + network
+        )
+    };
+    let text = format!(
+        "[node]\nname = \"sf-peers\"\nstate_dir = \"{}\"\n\n[metrics]\nlisten = \"127.0.0.1:9464\"\n{}{}",
+        lan.state_dir().display(),
+        service("web", "beta", 0),
+        service("mail", "gamma", 1)
+    );
+    lan.file("peers.toml", &text, 0o644)
+}
+
+fn start(lan: &OperatorLan, file: &Path) -> TestProcess {
+    let file = file.to_str().expect("text");
+    let mut command = steadfast(&["run", "--without-peer", "--config", file]);
+    TestProcess(lan.node.run(|| command.spawn().expect("it can be run")))
+}
+
+#[track_caller]
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(POLL);
+    }
+}
+
+/// The process numbers of the agents for `beta` and `gamma`.
+fn agents(lan: &OperatorLan) -> Vec<i32> {
+    let pid = |peer: &&str| {
+        let lock = lan.state_dir().join("peers").join(peer).join("lock");
+        std::fs::read_to_string(lock).ok()?.trim().parse().ok()
+    };
+    ["beta", "gamma"].iter().filter_map(pid).collect()
+}
+
+fn signal(process: &TestProcess, signal: Signal) {
+    kill(Pid::from_raw(process.0.id().cast_signed()), signal).unwrap();
+}
+
+fn metrics(lan: &OperatorLan) -> String {
+    let mut curl = program("curl".as_ref(), &["-s", "http://127.0.0.1:9464/metrics"]);
+    lan.node.run(|| CommandOutput::of(&mut curl)).output
+}
+
+#[test]
+fn one_daemon_serves_several_peers() {
+    let Some(lan) = OperatorLan::new("one_daemon_serves_several_peers") else {
+        return;
+    };
+    lan.add_second();
+    let file = configuration(&lan);
+    let name = file.to_str().unwrap();
+    let before = lan.node.dump();
+    let serve = || {
+        let status = lan.steadfast(&["status", "--json", "--config", name]).output;
+        status.starts_with("{\"pairs\":[") && status.matches("\"state\":\"sole\"").count() >= 2
+    };
+    let mut daemon = start(&lan, &file);
+    wait_until("both agents serve alone", serve);
+
+    let text = lan.steadfast(&["status", "--config", name]).output;
+    assert!(text.contains("web") && text.contains("mail"), "{text}");
+    let one = lan.steadfast(&["status", "--json", "--peer", "gamma", "--config", name]);
+    assert!(
+        one.output.contains("\"mail\"") && !one.output.contains("\"web\""),
+        "{one:?}"
+    );
+    assert_eq!(
+        lan.steadfast(&["status", "--peer", "delta", "--config", name])
+            .code,
+        2
+    );
+    assert_eq!(lan.steadfast(&["handover", "news", "--config", name]).code, 2);
+    let up = "steadfast_agent_up{pair=\"sf-peers-beta\"} 1";
+    wait_until("the page has both agents", || metrics(&lan).contains(up));
+    assert!(
+        metrics(&lan).contains("pair=\"sf-peers-gamma\",service=\"mail\""),
+        "{}",
+        metrics(&lan)
+    );
+
+    let first = agents(&lan);
+    kill(Pid::from_raw(first[0]), Signal::SIGKILL).unwrap();
+    wait_until("a dead agent is started again", || {
+        let now = agents(&lan);
+        now.len() == 2 && now[0] != first[0] && now[1] == first[1]
+    });
+    wait_until("it serves again", serve);
+
+    // The agents go on without their supervisor, and another one finds them.
+    let second = agents(&lan);
+    signal(&daemon, Signal::SIGKILL);
+    daemon.0.wait().unwrap();
+    assert!(serve(), "the agents go on");
+    daemon = start(&lan, &file);
+    let lock = lan.state_dir().join("lock");
+    let own = format!("{}\n", daemon.0.id());
+    wait_until("the supervisor is there again", || {
+        std::fs::read_to_string(&lock).is_ok_and(|text| text == own)
+    });
+    assert_eq!(agents(&lan), second);
+    let another = lan.steadfast(&["run", "--without-peer", "--config", name]);
+    assert!(
+        another.code == 2 && another.errors.contains("a node has one daemon"),
+        "{another:?}"
+    );
+    let alive = lan.steadfast(&["cleanup", "--config", name]);
+    assert!(alive.code == 2 && alive.errors.contains("is alive"), "{alive:?}");
+
+    signal(&daemon, Signal::SIGTERM);
+    assert!(daemon.0.wait().unwrap().success());
+    assert_eq!(lan.node.dump(), before);
+    assert!(agents(&lan).is_empty());
+
+    // What dead agents leave is removed for all of them.
+    let mut daemon = start(&lan, &file);
+    wait_until("both agents serve alone", serve);
+    signal(&daemon, Signal::SIGKILL);
+    daemon.0.wait().unwrap();
+    for agent in agents(&lan) {
+        kill(Pid::from_raw(agent), Signal::SIGKILL).unwrap();
+    }
+    wait_until("everything is removed", || {
+        lan.steadfast(&["cleanup", "--config", name]).code == 0
+    });
+    assert_eq!(lan.node.dump(), before);
+    assert!(!lan.state_dir().exists());
+}
