@@ -11,8 +11,8 @@ use super::findings::Findings;
 use crate::arbiter::witness;
 use crate::config::{ArbiterSettings, Config, Problem, SecretKey, WitnessSettings, private};
 
-/// Adds all faults to `findings`.
-pub(super) fn check(config: &Config, findings: &mut Findings) {
+/// Adds all faults to `findings`. `asks`: also asks the witness, which may take its whole time limit.
+pub(super) fn check(config: &Config, asks: bool, findings: &mut Findings) {
     match &config.peer.key_file {
         Some(path) => {
             let fault = SecretKey::read(path).err();
@@ -32,7 +32,7 @@ pub(super) fn check(config: &Config, findings: &mut Findings) {
             findings.warnings.extend(readable_password(config, witness));
             let before = findings.problems.len();
             certificates(config, witness, findings);
-            if findings.problems.len() == before {
+            if asks && findings.problems.len() == before {
                 reach(config, witness, findings);
             }
         }
@@ -132,5 +132,23 @@ mod tests {
         for name in ["/etc/passwd", "/nowhere", "no-such-program", "/"] {
             assert_eq!(find_program(name), None);
         }
+    }
+
+    #[test]
+    fn an_agent_that_goes_on_does_not_wait_for_the_witness() {
+        let text = "[node]\nname = \"alpha\"\n[peer]\nname = \"beta\"\naddress = \"10.0.0.3\"\n\
+                    [witness]\nkind = \"etcd\"\nendpoints = [\"http://127.0.0.1:9\"]\n\
+                    [[service]]\nname = \"web\"\naddress = \"10.0.0.100\"\nport = 80\ninterface = \"eth0\"\n\
+                    policy = \"http\"\nprimary = \"alpha\"\n";
+        let config = Config::parse("steadfast.toml".as_ref(), text).expect("it is right");
+        let warned = [true, false].map(|asks| {
+            let mut findings = Findings::default();
+            check(&config, asks, &mut findings);
+            findings
+                .warnings
+                .iter()
+                .any(|warning| warning.field == "witness.endpoints")
+        });
+        assert_eq!(warned, [true, false]);
     }
 }
