@@ -28,9 +28,9 @@ pub use key::{SecretKey, private};
 pub use places::Places;
 pub use problem::{ConfigError, Problem};
 pub use settings::{
-    AfterTakeover, AtLimitSetting, Commit, Config, CutReplies, DetectorSettings, HealthSettings, LogSettings,
-    MetricsSettings, NodeRole, NodeSettings, OpaqueSetting, PeerSettings, PeerTransport,
-    RecordedOrderSettings, STATE_ROOT, ServiceSettings, StateSyncSettings,
+    AfterTakeover, AtLimitSetting, Commit, Config, CutReplies, DetectorSettings, FOR_MEASURING,
+    HealthSettings, LogSettings, MetricsSettings, NodeRole, NodeSettings, OpaqueSetting, PeerSettings,
+    PeerTransport, RecordedOrderSettings, STATE_ROOT, ServiceSettings, StateSyncSettings,
 };
 
 impl Config {
