@@ -37,6 +37,9 @@ impl Service {
     /// Decides whether this wire passes packets unlogged while its log is full. Both nodes must have the commit mode `immediate`: otherwise
     /// the node with another mode would lose its input commit without knowing it.
     fn judge_immediate(&mut self) {
+        if self.role() == Role::TakingOver {
+            return; // the closed gate lets nothing pass, and the log is still to be read to its end
+        }
         let primary = self.peer.as_ref();
         let primary = primary.filter(|peer| peer.role == Role::Primary && peer.epoch == self.epoch());
         let may = self.config.table.is_immediate

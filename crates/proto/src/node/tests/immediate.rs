@@ -104,6 +104,32 @@ fn protection(two: &Two, client: SocketAddr) -> Protection {
     table.get(id).expect("open").protection()
 }
 
+/// Only when the log is read for the takeover, the wire hears of what passed just before the gate closed.
+#[test]
+fn a_takeover_says_why_too() {
+    let mut two = two([true, true]);
+    two.pass(SHORT);
+    let client = SocketAddr::from(([192, 0, 2, 1], 4000));
+    open(&mut two, client);
+    two.kill(0);
+    for _ in 0..100 {
+        two.now += BEAT;
+        let now = two.now;
+        two.nodes[1].handle_timeout(now);
+        while let Some(action) = fixture::next_action(&mut two.nodes[1]) {
+            let drains = matches!(action, Action::Service(_, ServiceAction::Drain));
+            if drains && two.nodes[1].service(0).role() == Role::TakingOver {
+                two.nodes[1].handle(now, 0, ServiceInput::Server(ApplicationState::Alive)); // any event
+                two.nodes[1].handle(now, 0, ServiceInput::LogGap);
+                let unprotected = Protection::Unprotected(UnprotectedCause::LogWasFull);
+                assert_eq!(protection(&two, client), unprotected);
+                return;
+            }
+        }
+    }
+    panic!("no takeover: {:?}", two.roles());
+}
+
 #[test]
 fn connections_that_were_open_when_packets_passed_unlogged_are_unprotected_and_say_why() {
     for (modes, cause) in [
