@@ -41,14 +41,14 @@ struct service_state {
 	__u8 peer_mac[6];    /* the other node on that interface */
 	__u8 own_mac[6];
 	__be16 port;         /* of the service */
-	__u8 zero[2];
+	__u16 immediate;     /* 1: packets pass unlogged while the rings are full (commit mode `immediate`); stored by the agent alone */
 	__u32 holds;         /* enum holds, stored by the agent alone */
 	/* Number of listeners whose process died. While it is not 0, this kernel's RSTs are dropped. Cleared by the agent. */
 	__u32 server_dead;
 	__u64 deaths;        /* number of this service's sockets that dying processes released */
 	__u64 peer_seen_ns;  /* when the other node last sent a packet of the service here, CLOCK_MONOTONIC */
 	__u64 epoch;         /* epoch of the gate, kept for a successor of the agent */
-	/* Number of packets that were not logged because the agent was away. Each packet is counted before its gate is read, so the number
+	/* Number of packets that were not logged because the rings were full. Each packet is counted before its gate is read, so the number
 	   includes packets that a closed gate then dropped. */
 	__u64 unlogged;
 	__u64 until_ns;      /* end of the right to speak alone, CLOCK_MONOTONIC; 0: no end */
@@ -64,7 +64,7 @@ struct service_state {
 	 */
 	__u32 doubted;
 	/*
-	 * Commit mode `pr`: until this time, CLOCK_MONOTONIC, the primary sends segments straight to their clients, and only copies without
+	 * Commit modes `pr` and `immediate`: until this time, CLOCK_MONOTONIC, the primary sends segments straight to their clients, and only copies without
 	 * payload to the wire. 0: everything goes through the wire. Stored by the agent alone.
 	 */
 	__u64 direct_until_ns;
@@ -178,7 +178,7 @@ enum reason {
 	REASON_EGRESS_MUTE,       /* this node is mute for the service; dropped */
 	REASON_DEATH_FIN,         /* a FIN or RST of a dying process; dropped, or only the FIN removed from data */
 	REASON_SYN_WAITS,         /* a SYN of a client whose connection is being decided; dropped, TCP repeats it */
-	REASON_UNLOGGED,          /* passed without being logged: the rings are full and the agent is away */
+	REASON_UNLOGGED,          /* passed without being logged: the rings are full, and the agent is away or the commit mode is `immediate` */
 	REASON_EGRESS_EXPIRED,    /* the right to speak has ended; dropped */
 	REASON_LED_TO_WIRE,       /* a client's segment that bypassed the wire and reached the primary; sent to the wire, to be logged */
 	REASON_INPUT_HELD,        /* a client's input while the primary's state is copied; dropped, TCP repeats it */

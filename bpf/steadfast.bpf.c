@@ -211,9 +211,12 @@ static __always_inline _Bool agent_is_away(void) {
 	return state && bpf_ktime_get_ns() - *(volatile __u64 *)&state->agent_seen_ns > state->agent_timeout_ns;
 }
 
+/* Whether packets of a service pass unlogged while the rings are full. */
+static __always_inline _Bool is_immediate(struct service_state *state) { return *(volatile __u16 *)&state->immediate; }
+
 /*
- * Handles a segment for which no ring has room. The segment passes unlogged if the agent is away and no gate is closed to the segment. This
- * program checks the gates twice. The first check keeps refused segments out of the count, because the agent takes each counted segment for
+ * Handles a segment for which no ring has room. The segment passes unlogged if the agent is away or the commit mode is `immediate`, and no
+ * gate is closed to the segment. This program checks the gates twice. The first check keeps refused segments out of the count, because the agent takes each counted segment for
  * a gap in the log. The second check follows the counting, just as the gate is read after a record is published. So either this program
  * sees the closed gate, or the agent sees the count after it closed the gate.
  */
@@ -221,7 +224,7 @@ static __noinline int pass_unlogged(struct __sk_buff *skb, struct parsed *packet
 	int refused = refusal(skb, packet, state);
 	if (refused != NOT_REFUSED)
 		return refused;
-	if (!agent_is_away())
+	if (!is_immediate(state) && !agent_is_away())
 		return REASON_RING_FULL;
 	count_before_looking(&state->unlogged);
 	refused = refusal(skb, packet, state);

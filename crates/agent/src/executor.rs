@@ -63,6 +63,7 @@ impl<K: Kernel> Executor<K> {
             ServiceAction::SetGate { gate, epoch, until } => kernel.set_gate(service, gate, epoch, until),
             ServiceAction::SetUntil { until } => kernel.set_until(service, until),
             ServiceAction::SetDirect { until } => kernel.set_direct(service, until),
+            ServiceAction::PassUnlogged { may } => kernel.pass_unlogged(service, may),
             ServiceAction::Confirm { epoch } => kernel.confirm(service, epoch),
             ServiceAction::Hold { clients } => hold(kernel, core, service, clients),
             ServiceAction::Reserve { clients } => reserve(kernel, core, service, &clients),
@@ -156,7 +157,7 @@ fn note<K: Kernel>(kernel: &K, core: &mut Core, service: ServiceIndex, outcome: 
 
 /// Reads the log to its end, then tells the node that the log was read.
 fn drain<K: Kernel>(kernel: &mut K, core: &mut Core, service: ServiceIndex) {
-    // If the agent was away, packets may have passed unlogged since the last check.
+    // If the agent was away, or with commit mode `immediate`, packets may have passed unlogged since the last check.
     let unlogged = kernel.take_unlogged(service);
     read_all(kernel, core, service, unlogged);
     core.handle(kernel.now(), service, ServiceInput::Drained);

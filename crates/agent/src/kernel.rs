@@ -109,6 +109,7 @@ pub trait Kernel {
     fn set_gate(&mut self, service: ServiceIndex, gate: Gate, epoch: u64, until: Option<Instant>);
     fn set_until(&mut self, service: ServiceIndex, until: Option<Instant>);
     fn set_direct(&mut self, service: ServiceIndex, until: Option<Instant>);
+    fn pass_unlogged(&mut self, service: ServiceIndex, may: bool);
     fn confirm(&mut self, service: ServiceIndex, epoch: u64);
     /// Holds these clients, whose connections are being decided. Returns the clients that were held before and are released now, because
     /// their connections have ended.

@@ -441,6 +441,7 @@ mod tests {
             bytes_max: 1 << 30,
             at_limit: AtLimit::Spill(spills),
             sends_directly: false,
+            is_immediate: false,
             hash_seed: 1,
         };
         NodeConfig {

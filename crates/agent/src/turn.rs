@@ -7,7 +7,7 @@ pub enum TurnStep {
     /// depends on the clock.
     #[default]
     LookForPause,
-    /// Records that an agent is running. Tells the node which packets passed unlogged while no agent was running.
+    /// Records that an agent is running. Tells the node whether packets passed unlogged.
     CheckIn,
     /// Reads the log.
     ReadLog,

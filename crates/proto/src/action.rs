@@ -93,6 +93,12 @@ pub enum ServiceAction {
         /// The time. `None`: everything goes through the wire.
         until: Option<Instant>,
     },
+    /// Commit mode `immediate`: set whether this wire passes packets unlogged while its log is full. The node then gets
+    /// [`LogGap`](crate::service::ServiceInput::LogGap) for packets that passed in this way.
+    PassUnlogged {
+        /// Whether packets pass.
+        may: bool,
+    },
     /// Ask the arbiter for the right to speak alone in this epoch; then give the node [`Verdict`](crate::service::ServiceInput::Verdict).
     Confirm {
         /// The epoch.
@@ -403,6 +409,10 @@ pub struct ServiceBeat {
     /// version does not know this field does neither. A heartbeat of many services must fit a datagram, so `false` is left out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub direct: bool,
+    /// The sender's service has commit mode `immediate`. A wire passes packets unlogged only while both nodes say so. `false` is left out,
+    /// as for `direct`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub immediate: bool,
 }
 
 fn is_unmentioned(migration: &Option<MigrationBeat>) -> bool {

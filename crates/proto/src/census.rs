@@ -72,6 +72,8 @@ pub struct CensusPage {
 pub(crate) struct Census {
     began: Instant,
     progress: CensusProgress,
+    /// When the last question was asked.
+    asked_at: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -89,10 +91,16 @@ enum CensusProgress {
 }
 
 impl Census {
-    /// Begins, or begins again.
+    /// Begins, or begins again. If it begins again and again, because packets keep passing unlogged, the primary is not asked more often
+    /// than with one census.
     pub(crate) fn begin(&mut self, now: Instant) {
         self.began = now;
-        self.ask_behind(None);
+        let recent = self.asked_at.filter(|at| now.since(*at) < ASK_AGAIN);
+        self.progress = CensusProgress::Asking {
+            after: None,
+            asked: u32::from(recent.is_some()),
+            at: recent.unwrap_or(Instant::ZERO),
+        };
     }
 
     fn ask_behind(&mut self, after: Option<SocketAddr>) {
@@ -139,6 +147,7 @@ impl Census {
             return None;
         }
         (*asked, *at) = (asked.saturating_add(1), now);
+        self.asked_at = Some(now);
         let after = *after;
         Some(self.query(after))
     }

@@ -15,7 +15,7 @@ use super::error::CommandError;
 use super::node::{LocalNode, folders};
 use super::stderr::tell;
 use super::text::{Align, TextTable, bytes, fold, milliseconds};
-use crate::config::{NodeRole, STATE_ROOT};
+use crate::config::{Commit, FOR_MEASURING, NodeRole, STATE_ROOT};
 use crate::control::{
     self, ArbiterKind, Connections, ControlClientError, LeaseStatus, LinkStatus, NodeStatus, OrderActivity,
     OwnerStatus, PathStatus, PeerStatus, ProtectionStatus, RecordedOrderStatus, RestoredConnections,
@@ -340,6 +340,26 @@ fn application_text(application: ApplicationState) -> &'static str {
     }
 }
 
+/// The commit mode; `None` if it is the default.
+fn commit_text(commit: Commit) -> Option<String> {
+    match commit {
+        Commit::Prs => None,
+        Commit::Pr => Some("pr: output goes straight to the clients".to_owned()),
+        Commit::Immediate => Some(format!("IMMEDIATE, {FOR_MEASURING}")),
+    }
+}
+
+fn log_text(service: &ServiceStatus) -> String {
+    let log = [
+        service.log_bytes,
+        service.log_limit_bytes,
+        service.connection_log_bytes,
+        service.connection_log_limit_bytes,
+    ];
+    let [log, limit, largest, largest_limit] = log.map(bytes);
+    format!("{log} of {limit}; the largest log of one connection: {largest} of {largest_limit}")
+}
+
 /// The details of a service that do not fit into its line of the table.
 fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
     let mut text = format!("\n{} in detail\n", service.name);
@@ -350,6 +370,9 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
     if let Some(why) = &service.failure {
         line("FAILED", why.clone());
     }
+    if let Some(mode) = commit_text(service.commit) {
+        line("commit mode", mode);
+    }
     if !service.history.is_empty() {
         line("history", history_text(&service.history, now_ns));
     }
@@ -358,17 +381,7 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
         line("peer", format!("{state}; its application: {application}"));
     }
     line("path", path_text(&service.path));
-    let log = [
-        service.log_bytes,
-        service.log_limit_bytes,
-        service.connection_log_bytes,
-        service.connection_log_limit_bytes,
-    ];
-    let [log, limit, largest, largest_limit] = log.map(bytes);
-    line(
-        "log",
-        format!("{log} of {limit}; the largest log of one connection: {largest} of {largest_limit}"),
-    );
+    line("log", log_text(service));
     if service.spill_limit_bytes > 0 {
         let [spilled, limit] = [service.spilled_bytes, service.spill_limit_bytes].map(bytes);
         line("in files", format!("{spilled} of {limit}"));

@@ -8,7 +8,7 @@ use super::error::CommandError;
 use super::node::LocalNode;
 use super::show::lease_text;
 use super::*;
-use crate::config::NodeRole;
+use crate::config::{Commit, NodeRole};
 use crate::control::{
     ChannelPathStatus, ChannelStatus, ConnectionStatus, Connections, Lag, LeaseStatus, LinkStatus,
     NodeStatus, OrderActivity, PeerStatus, ProtectionStatus, RecordedOrderStatus, RestoredConnections,
@@ -234,6 +234,24 @@ fn long_names_and_addresses_fit_a_usual_terminal() {
     ] {
         assert!(text.contains(words), "{text}");
     }
+}
+
+#[test]
+fn a_commit_mode_that_is_not_the_default_is_named() {
+    let mut status = samples::status();
+    for (commit, words) in [
+        (
+            Commit::Pr,
+            "commit mode    pr: output goes straight to the clients\n",
+        ),
+        (Commit::Immediate, "commit mode    IMMEDIATE, for measuring"),
+    ] {
+        let service = samples::service();
+        status.services = vec![ServiceStatus { commit, ..service }];
+        assert!(show::status_text(&status, 0).contains(words), "{words}");
+    }
+    status.services = vec![samples::service()];
+    assert!(!show::status_text(&status, 0).contains("commit mode"));
 }
 
 #[test]

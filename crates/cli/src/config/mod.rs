@@ -29,9 +29,9 @@ pub use key::{SecretKey, private};
 pub use places::Places;
 pub use problem::{ConfigError, Problem};
 pub use settings::{
-    AfterTakeover, AtLimitSetting, Commit, Config, CutReplies, DetectorSettings, HealthSettings, LogSettings,
-    MetricsSettings, NodeFile, NodeRole, NodeSettings, OpaqueSetting, PEERS_DIR, PeerSettings, PeerTransport,
-    RecordedOrderSettings, STATE_ROOT, ServiceSettings, StateSyncSettings,
+    AfterTakeover, AtLimitSetting, Commit, Config, CutReplies, DetectorSettings, FOR_MEASURING,
+    HealthSettings, LogSettings, MetricsSettings, NodeFile, NodeRole, NodeSettings, OpaqueSetting, PEERS_DIR,
+    PeerSettings, PeerTransport, RecordedOrderSettings, STATE_ROOT, ServiceSettings, StateSyncSettings,
 };
 
 impl NodeFile {

@@ -424,10 +424,8 @@ fn commit(value: &DeValue<'_>) -> Result<Commit, String> {
     match value.as_str() {
         Some("prs") => Ok(Commit::Prs),
         Some("pr") => Ok(Commit::Pr),
-        Some("immediate") => {
-            Err("the commit mode \"immediate\" is not available yet; allowed: \"prs\", \"pr\"".to_owned())
-        }
-        _ => text("\"prs\", \"pr\"", |_| None)(value),
+        Some("immediate") => Ok(Commit::Immediate),
+        _ => text("\"prs\", \"pr\", \"immediate\"", |_| None)(value),
     }
 }
 

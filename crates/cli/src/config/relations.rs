@@ -9,8 +9,7 @@ use super::draft::Draft;
 use super::peers;
 use super::table::ConfigReader;
 use super::{
-    AtLimitSetting, Commit, DetectorSettings, LogSettings, NodeRole, NodeSettings, PeerSettings,
-    ServiceSettings,
+    AtLimitSetting, DetectorSettings, LogSettings, NodeRole, NodeSettings, PeerSettings, ServiceSettings,
 };
 
 /// Reports every pair of fields that contradict each other. Returns the services, each with the index of its peer, or `None` if a field could
@@ -36,7 +35,7 @@ pub(super) fn check(
     let vips: Vec<IpAddr> = drafts.iter().filter_map(|draft| draft.address).collect();
     for (index, draft) in drafts.iter().enumerate() {
         alone(reading, index, draft, &vips, known(index));
-        if draft.commit == Commit::Pr {
+        if draft.commit.is_direct() {
             direct(reading, index, draft);
             lease_and_limit(reading, index, draft, detector, log);
         }
@@ -177,14 +176,16 @@ fn lease_and_limit(
     detector: DetectorSettings,
     log: &LogSettings,
 ) {
-    let field = format!("service[{index}].commit");
+    let (field, mode) = (format!("service[{index}].commit"), draft.commit.name());
     if detector.lease.is_zero() {
-        let what = "\"pr\" needs a lease, but lease_ms is 0; allowed: \"prs\", or a longer lease";
+        let what = format!("{mode:?} needs a lease, but lease_ms is 0; allowed: \"prs\", or a longer lease");
         reading.problem(&field, what);
     }
     if draft.at_limit.unwrap_or(log.at_limit) == AtLimitSetting::Slow {
-        let what = "\"pr\" cannot slow clients, because the wire does not see the windows that the primary offers; allowed: \
-                    \"prs\", or another at_limit";
+        let what = format!(
+            "{mode:?} cannot slow clients, because the wire does not see the windows that the primary offers; allowed: \"prs\", \
+             or another at_limit"
+        );
         reading.problem(&field, what);
     }
 }
@@ -196,8 +197,9 @@ fn direct(reading: &mut ConfigReader<'_>, index: usize, draft: &Draft) {
         && !regenerates(policy)
     {
         let what = format!(
-            "\"pr\" needs an application that generates the output again, but the policy is {policy}; allowed: \"prs\", or \
-             policy = \"replica\" or \"replay\""
+            "{:?} needs an application that generates the output again, but the policy is {policy}; allowed: \"prs\", or \
+             policy = \"replica\" or \"replay\"",
+            draft.commit.name()
         );
         reading.problem(&format!("service[{index}].commit"), what);
     }

@@ -296,13 +296,38 @@ pub enum OpaqueSetting {
 }
 
 /// The packets that must be logged before other packets may be released (`commit`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Commit {
     /// Both directions pass the wire (FT-TCP's PRS).
+    #[default]
     Prs,
     /// Input passes the wire. Output goes straight to the clients, and the backup's application generates it again (FT-TCP's PR,
     /// docs/commit-modes.md).
     Pr,
+    /// As `Pr`, and packets for which the log has no room pass unlogged (FT-TCP's *immediate*). For measuring: a byte that a client has sent
+    /// and that was acknowledged may be lost.
+    Immediate,
+}
+
+/// What the operator must know of [`Commit::Immediate`].
+pub const FOR_MEASURING: &str = "for measuring: packets pass unlogged while the log is full, so a client's byte may be lost after it was \
+                                 acknowledged";
+
+impl Commit {
+    /// Whether output goes straight to the clients.
+    pub fn is_direct(self) -> bool {
+        self != Self::Prs
+    }
+
+    /// Its name in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Prs => "prs",
+            Self::Pr => "pr",
+            Self::Immediate => "immediate",
+        }
+    }
 }
 
 /// A node's file: the node with its pairs.

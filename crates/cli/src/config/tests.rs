@@ -569,44 +569,48 @@ fn a_table_of_the_wrong_type_is_named() {
 }
 
 #[test]
-fn a_commit_mode_that_is_not_there_is_refused_by_name() {
+fn a_commit_mode_that_is_not_there_is_refused() {
     assert_one(
-        &and("commit = \"immediate\"\n"),
-        "15: service[0].commit: the commit mode \"immediate\" is not available yet; allowed: \"prs\", \"pr\"",
+        &and("commit = \"immediately\"\n"),
+        "15: service[0].commit: is \"immediately\"; allowed: \"prs\", \"pr\", \"immediate\"",
     );
 }
 
 #[test]
 fn output_past_the_wire_needs_a_policy_a_lease_and_a_limit_that_allow_it() {
-    let with_policy = |policy: &str, extra: &str| {
-        let text = SMALLEST.replace("policy = \"http\"", &format!("policy = {policy:?}"));
-        assert!(text.contains(policy), "the policy was replaced");
-        format!("{text}commit = \"pr\"\n{extra}")
-    };
-    for policy in ["replica", "replay"] {
-        let config = parse(&with_policy(policy, "")).expect("it is allowed");
-        assert_eq!(config.services[0].commit, Commit::Pr);
-    }
-    for policy in ["http", "snapshot"] {
-        let problems = wrong(&with_policy(policy, ""));
-        let what = format!(
-            "service[0].commit: \"pr\" needs an application that generates the output again, but the policy is {policy}"
+    for mode in [Commit::Pr, Commit::Immediate] {
+        let name = mode.name();
+        let with_policy = |policy: &str, extra: &str| {
+            let text = SMALLEST.replace("policy = \"http\"", &format!("policy = {policy:?}"));
+            assert!(text.contains(policy), "the policy was replaced");
+            format!("{text}commit = {name:?}\n{extra}")
+        };
+        for policy in ["replica", "replay"] {
+            let config = parse(&with_policy(policy, "")).expect("it is allowed");
+            assert_eq!(config.services[0].commit, mode);
+        }
+        let refused = |text: &str, what: &str| {
+            let problems = wrong(text);
+            let what = format!("service[0].commit: {name:?} {what}");
+            assert!(
+                problems.iter().any(|problem| problem.contains(&what)),
+                "{problems:?}"
+            );
+        };
+        for policy in ["http", "snapshot"] {
+            let what =
+                format!("needs an application that generates the output again, but the policy is {policy}");
+            refused(&with_policy(policy, ""), &what);
+        }
+        refused(
+            &with_policy("replica", "[detector]\nlease_ms = 0\n"),
+            "needs a lease",
         );
-        assert!(
-            problems.iter().any(|problem| problem.contains(&what)),
-            "{problems:?}"
+        refused(
+            &with_policy("replay", "at_limit = \"slow\"\n"),
+            "cannot slow clients",
         );
     }
-    let problems = wrong(&with_policy("replica", "[detector]\nlease_ms = 0\n"));
-    assert!(
-        problems[0].contains("service[0].commit: \"pr\" needs a lease"),
-        "{problems:?}"
-    );
-    let problems = wrong(&with_policy("replay", "at_limit = \"slow\"\n"));
-    assert!(
-        problems[0].contains("service[0].commit: \"pr\" cannot slow clients"),
-        "{problems:?}"
-    );
 }
 
 fn second(fields: &str) -> Vec<String> {

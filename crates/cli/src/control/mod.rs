@@ -26,7 +26,7 @@ use proto::path::Reachability;
 use proto::role::Role as State;
 use serde::{Deserialize, Serialize};
 
-use crate::config::NodeRole;
+use crate::config::{Commit, NodeRole};
 
 pub use chosen::{ChosenClient, NoClientError};
 pub use client::{
@@ -268,6 +268,9 @@ pub struct ServiceStatus {
     pub port: u16,
     /// How its application continues connections after a takeover.
     pub policy: RestartPolicy,
+    /// Its commit mode, by this node's configuration.
+    #[serde(default)]
+    pub commit: Commit,
     /// This node's role, in the operator's terms.
     pub role: NodeRole,
     /// Whether a failure would be masked.

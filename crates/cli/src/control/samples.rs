@@ -83,6 +83,7 @@ pub fn service() -> ServiceStatus {
         },
         migrations: migrations(),
         reversed: 4,
+        commit: Commit::Prs,
         counters: [("records".to_owned(), 9)].into(),
         state: State::Backup,
         history: vec![StateSince {

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use agent::{Core, Kernel, LogReader, MessageToPeer, SyncRun, Written};
 use anyhow::Context;
@@ -43,6 +43,9 @@ use crate::arbiter::{ArbiterClient, ArbiterQuestion};
 use crate::config::Config;
 use crate::keepers::Keepers;
 
+/// Time between two warnings that packets passed unlogged because the log was full.
+const GAP_EVERY: Duration = Duration::from_secs(1);
+
 /// Everything that the node's actions change.
 pub struct LinuxKernel {
     pub(super) rings: Rings,
@@ -69,6 +72,8 @@ pub struct LinuxKernel {
     pub(super) unmended: String,
     pub(super) verified: Instant,
     pub(super) refusals: Refusals,
+    /// Time of the last warning that packets passed unlogged because the log was full.
+    gap_told: Option<Instant>,
 }
 
 pub(super) struct ServiceResources {
@@ -140,6 +145,7 @@ impl LinuxKernel {
             unmended: String::new(),
             verified: Instant::now(),
             refusals: Refusals::default(),
+            gap_told: None,
         })
     }
 
@@ -393,6 +399,10 @@ impl Kernel for LinuxKernel {
         self.wire.set_direct_until(service, nanos_of(until));
     }
 
+    fn pass_unlogged(&mut self, service: ServiceIndex, may: bool) {
+        self.wire.set_immediate(service, may);
+    }
+
     fn confirm(&mut self, service: ServiceIndex, epoch: u64) {
         self.arbiter.confirm(ArbiterQuestion { service, epoch });
     }
@@ -575,7 +585,18 @@ impl Kernel for LinuxKernel {
 
     fn take_unlogged(&mut self, service: ServiceIndex) -> u64 {
         let packets = self.wire.take_unlogged(service);
-        if packets > 0 {
+        if packets > 0 && self.wire.is_immediate(service) {
+            let is_new = self.gap_told.is_none_or(|at| at.elapsed() >= GAP_EVERY);
+            if is_new {
+                self.gap_told = Some(Instant::now());
+                tracing::warn!(
+                    service = self.service_name(service),
+                    packets,
+                    "the log was full, and packets passed unlogged (commit mode immediate); connections are not protected until they begin \
+                     anew"
+                );
+            }
+        } else if packets > 0 {
             tracing::error!(
                 service = self.service_name(service),
                 packets,

@@ -651,6 +651,7 @@ mod tests {
                 hears: Some(false),
             }),
             direct: true,
+            immediate: true,
         };
         for count in [SERVICES_FEW, linux::wire::SERVICES_MAX] {
             let mut services = vec![beat.clone(); count];

@@ -15,6 +15,7 @@ use proto::role::RoleSince;
 use proto::service::PathView;
 use proto::state_sync::StateSyncProgress;
 use proto::stream::StreamLog;
+use proto::table::TableConfig;
 
 use super::kernel::LinuxKernel;
 use super::relay::RELAYED;
@@ -96,6 +97,7 @@ fn service(
         address: vip.ip(),
         port: vip.port(),
         policy: table.policy,
+        commit: commit(table),
         role: role_of(state, node.config().services[usize::from(index)].is_primary),
         mode: match simplex {
             None => control::ServiceMode::Duplex,
@@ -135,6 +137,14 @@ fn service(
         state_sync: state_sync(node, index),
         recorded_order: kernel.ordering.status(index),
         path: path(&of.path(now)),
+    }
+}
+
+fn commit(table: &TableConfig) -> config::Commit {
+    match (table.sends_directly, table.is_immediate) {
+        (_, true) => config::Commit::Immediate,
+        (true, false) => config::Commit::Pr,
+        (false, false) => config::Commit::Prs,
     }
 }
 

@@ -234,7 +234,7 @@ fn plan(config: &Config) -> network::NetworkPlan {
             peer: service.peer_address,
             application: service.application,
             staged_application: service.staged_application,
-            sends_directly: service.commit == Commit::Pr,
+            sends_directly: service.commit.is_direct(),
         })
         .collect();
     network::NetworkPlan {
@@ -266,7 +266,8 @@ pub(super) fn node_config(
                 connection_bytes_max: config.log.per_connection_bytes,
                 bytes_max: config.log.total_bytes,
                 at_limit: at_limit(&config.log, service.at_limit),
-                sends_directly: service.commit == Commit::Pr,
+                sends_directly: service.commit.is_direct(),
+                is_immediate: service.commit == Commit::Immediate,
                 hash_seed: linux::process::random_seed(),
             },
             is_primary: service.role == NodeRole::Primary,

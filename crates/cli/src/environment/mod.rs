@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use linux::network::{self, Interface, Mac};
 
-use crate::config::{ArbiterSettings, Config, NodeRole, ServiceSettings};
+use crate::config::{ArbiterSettings, Commit, Config, FOR_MEASURING, NodeRole, ServiceSettings};
 use crate::daemon::accepts;
 pub use findings::Findings;
 
@@ -73,6 +73,9 @@ pub fn check(config: &Config, peer: PeerMust) -> Result<Findings, network::Netwo
     check.fence();
     let mut neighbours = Vec::new();
     for (index, service) in config.services.iter().enumerate() {
+        if service.commit == Commit::Immediate {
+            check.warning(index, "commit", format!("\"immediate\" is {FOR_MEASURING}"));
+        }
         check.own_addresses(index, service, &own);
         check.listeners(index, service, &listeners);
         if let Some(interface) = check.interface(index, service, &interfaces)? {

@@ -9,6 +9,7 @@ use super::calibration::Calibration;
 use super::options::BenchRunOptions;
 use super::target::{self, BenchTarget, Bound, median};
 use super::testbed::{BenchTestbed, BenchVariant, Serving};
+use crate::judge::CommitMode;
 use crate::node::PatternFiles;
 use crate::process;
 use crate::run::{LabOutcome, conclude, in_memory};
@@ -20,6 +21,7 @@ const VARIANTS: [(&str, Serving); 2] = [("l", Serving::Values), ("r", Serving::O
 const PAIR: BenchVariant = BenchVariant::Steadfast {
     missed: 25,
     policy: "replica",
+    commit: CommitMode::Prs,
 };
 /// Requests of one sample, and the connections that send them. All connections use one key with one value, so a replica's output is the
 /// primary's even without recorded order.

@@ -15,13 +15,14 @@ use crate::capture::{CapturedInterface, Captures, Point, SNAP_DEFAULT};
 use crate::clock::{ClockOffset, monotonic, ms};
 use crate::edge::fault::nft;
 use crate::figure::{Axis, Colour, Figure, Panel, Series, Shape};
-use crate::judge::for_each_segment;
+use crate::judge::{CommitMode, for_each_segment};
 use crate::net::INTERFACE;
 
 /// The pair of this measurement: a failure is found after two seconds.
 pub const SLOW_TO_NOTICE: BenchVariant = BenchVariant::Steadfast {
     missed: 100,
     policy: "replica",
+    commit: CommitMode::Prs,
 };
 /// Rate of the client, in 1000 bytes per second, and for how long it sends.
 const KILOBYTES_PER_S: u32 = 1000;

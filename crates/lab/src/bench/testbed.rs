@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use linux::netns::Netns;
 
+use crate::judge::CommitMode;
 use crate::net::address::{NODES, VIP_V4};
 use crate::net::{INTERFACE, NODE_NAMES, ROUTER_LAN_INTERFACE, Topology, TopologyOptions, batch};
 use crate::node::{
@@ -32,6 +33,8 @@ pub enum BenchVariant {
         missed: u32,
         /// The restart policy. With another one than `http`, the log of a connection may take 512 MB.
         policy: &'static str,
+        /// The commit mode.
+        commit: CommitMode,
     },
 }
 
@@ -39,11 +42,13 @@ pub enum BenchVariant {
 pub const PATIENT: BenchVariant = BenchVariant::Steadfast {
     missed: 25,
     policy: "http",
+    commit: CommitMode::Prs,
 };
 /// As [`PATIENT`], for a service behind a stage.
 pub const STAGED: BenchVariant = BenchVariant::Steadfast {
     missed: 25,
     policy: "snapshot",
+    commit: CommitMode::Prs,
 };
 /// Largest size of a connection's log if the policy is not `http`, in megabytes. It holds all that a benchmark sends.
 const LOG_MB: u32 = 512;
@@ -132,10 +137,14 @@ impl BenchTestbed {
                 forward(&network)?;
                 None
             }
-            BenchVariant::Steadfast { missed, policy } => {
+            BenchVariant::Steadfast {
+                missed,
+                policy,
+                commit,
+            } => {
                 let addresses = NODES.map(|node| vec![IpAddr::V4(node.v4)]);
                 let mut pair = PairSetup::new(daemon.to_owned(), run, service, addresses);
-                (pair.missed, pair.policy) = (missed, policy);
+                (pair.missed, pair.policy, pair.commit) = (missed, policy, commit);
                 let detection_ms = missed * pair.heartbeat_ms;
                 pair.agent_timeout_ms = (detection_ms > AGENT_TIMEOUT_MS).then_some(detection_ms);
                 if policy != "http" {

@@ -16,11 +16,12 @@
 //!   nothing can be lost any more.
 //! * **no-early-fin**: no FIN reaches the client before the client has sent its own FIN (checked only if clients must close first).
 //! * **input-commit**: when an acknowledgement is shown, every byte (and the FIN) below it is earlier in the wire's capture.
+//!   Not in mode `immediate`.
 //! * **output-commit**: when data (or a FIN) is shown, every byte of it is earlier in the wire's capture. The bytes came from the
 //!   primary, or the wire itself sent them. Mode `prs` only.
-//! * **open-commit**: when a SYN-ACK is shown, the SYN is earlier in the wire's capture.
-//! * **through-wire**: while there is a wire, segments reach the router from the wire's Ethernet address (mode `pr` requires this only of
-//!   SYN-ACKs, mode `immediate` of no segment). At any time, they come from the Ethernet address of one of the nodes.
+//! * **open-commit**: when a SYN-ACK is shown, the SYN is earlier in the wire's capture. Not in mode `immediate`.
+//! * **through-wire**: while there is a wire, segments reach the router from the wire's Ethernet address (the modes `pr` and `immediate` require
+//!   this only of SYN-ACKs). At any time, they come from the Ethernet address of one of the nodes.
 //! * **one-voice**: the origin ([`voice`]) of the shown segments changes at most once for each expected role change, and not before that
 //!   role change. So after the survivor's first own segment, no segment of the other node is shown. If only some connections change their
 //!   node, the rule applies to each connection separately.

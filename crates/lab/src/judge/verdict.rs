@@ -46,7 +46,7 @@ pub enum CommitMode {
     Prs,
     /// Input and SYN-ACKs through the wire, other output straight from the primary.
     Pr,
-    /// Nothing is promised.
+    /// As `Pr`, and packets for which the log has no room pass unlogged. So the wire need not have seen what is acknowledged or answered.
     Immediate,
 }
 

@@ -156,12 +156,11 @@ impl VoiceTracker {
     }
 }
 
-/// Whether the segment may bypass the wire. In mode `pr`, the primary sends all segments except SYN-ACKs directly to the clients.
+/// Whether the segment may bypass the wire. In the modes `pr` and `immediate`, the primary sends all segments except SYN-ACKs directly to the clients.
 fn may_go_past(packet: &CapturedSegment, expected: &Expectations) -> bool {
     use super::verdict::CommitMode::{Immediate, Pr, Prs};
     match expected.mode {
         Prs => false,
-        Pr => !packet.syn,
-        Immediate => true,
+        Pr | Immediate => !packet.syn,
     }
 }

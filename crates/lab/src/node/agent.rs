@@ -19,6 +19,7 @@ use super::log::LogOptions;
 use super::operator::Operator;
 use super::status::{ReportedConnection, ReportedStatus};
 use crate::clock::monotonic;
+use crate::judge::CommitMode;
 use crate::net::{INTERFACE, NODE_NAMES};
 use crate::process::{self, LoggedProcess};
 use crate::teardown::{Resource, Teardown};
@@ -62,8 +63,8 @@ pub struct PairSetup {
     pub heartbeat_port: u16,
     /// The restart policy: `http`, `replica`, `replay` or `snapshot`.
     pub policy: &'static str,
-    /// Commit mode `pr`.
-    pub sends_directly: bool,
+    /// The commit mode.
+    pub commit: CommitMode,
     /// The local port of the application behind a stage, if there is a stage.
     pub staged_port: Option<u16>,
     /// With policy `snapshot`: the sockets at which the agents of node a and b take snapshots.
@@ -122,7 +123,7 @@ impl PairSetup {
             interface: INTERFACE.to_owned(),
             heartbeat_port: HEARTBEAT_PORT,
             policy: "http",
-            sends_directly: false,
+            commit: CommitMode::default(),
             staged_port: None,
             snapshot_sockets: None,
             order_sockets: None,
@@ -280,10 +281,10 @@ application = \"{loopback}:{port}\"
 
     /// The keys `commit` and `opaque`, if they are not the defaults.
     fn modes(&self) -> String {
-        let commit = if self.sends_directly {
-            "commit = \"pr\"\n"
-        } else {
-            ""
+        let commit = match self.commit {
+            CommitMode::Prs => "",
+            CommitMode::Pr => "commit = \"pr\"\n",
+            CommitMode::Immediate => "commit = \"immediate\"\n",
         };
         let opaque = if self.opaque { "opaque = \"replica\"\n" } else { "" };
         format!("{commit}{opaque}")

@@ -72,7 +72,7 @@ pub struct PairOptions {
     #[arg(long, value_enum, default_value_t)]
     pub policy: PolicyOption,
     /// Commit mode of the service (docs/commit-modes.md): prs (everything through the wire), or pr with policy replica or replay (output
-    /// straight to the clients).
+    /// straight to the clients), or immediate (as pr, and a full log holds nothing up; for measuring).
     #[arg(long, value_enum, default_value_t)]
     pub mode: CommitMode,
     /// Work of the connections while the fault hits.
@@ -299,15 +299,15 @@ impl PairOptions {
         let wrong = |reason: &str| Err(WrongUse(reason.to_owned()));
         let regenerates = matches!(self.policy, PolicyOption::Replica | PolicyOption::Replay);
         match self.mode {
-            CommitMode::Immediate => wrong("--mode immediate: no daemon has this mode yet"),
-            CommitMode::Pr if !regenerates => wrong("--mode pr needs --policy replica or replay"),
-            CommitMode::Pr if self.log.at_limit == Some(AtLimitOption::Slow) => {
-                wrong("--mode pr does not go with --at-limit slow")
+            CommitMode::Prs => Ok(()),
+            _ if !regenerates => wrong("--mode pr or immediate needs --policy replica or replay"),
+            _ if self.log.at_limit == Some(AtLimitOption::Slow) => {
+                wrong("--mode pr or immediate does not go with --at-limit slow")
             }
-            CommitMode::Pr if self.fault.moves_connections() => {
-                wrong("--mode pr does not go with --fault migrate")
+            _ if self.fault.moves_connections() => {
+                wrong("--mode pr or immediate does not go with --fault migrate")
             }
-            CommitMode::Prs | CommitMode::Pr => Ok(()),
+            CommitMode::Pr | CommitMode::Immediate => Ok(()),
         }
     }
 

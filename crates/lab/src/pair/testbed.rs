@@ -15,7 +15,6 @@ use super::{NodeLink, PairOptions, PolicyOption, baseline};
 use crate::capture::Captures;
 use crate::emulator::Emulator;
 use crate::fence;
-use crate::judge::CommitMode;
 use crate::net::address::{CLIENT, ROUTER_LAN, WITNESSES};
 use crate::net::{NODE_NAMES, Topology, TopologyOptions};
 use crate::newcomer::greet;
@@ -391,7 +390,7 @@ fn pair(
     let mut pair = PairSetup {
         on_service,
         policy: options.policy.name(),
-        sends_directly: options.mode == CommitMode::Pr,
+        commit: options.mode,
         staged_port: options
             .application()
             .staged_port()

@@ -68,7 +68,7 @@ pub(super) struct ServiceState {
     pub peer_mac: [u8; 6],
     pub own_mac: [u8; 6],
     pub port: [u8; 2],
-    pub zero: [u8; 2],
+    pub immediate: u16,
     pub holds: u32,
     pub server_dead: u32,
     pub deaths: u64,

@@ -216,7 +216,7 @@ impl Wire {
             peer_mac: [0; 6],
             own_mac: service.own_mac,
             port: service.port.to_be_bytes(),
-            zero: [0; 2],
+            immediate: 0,
             holds: 0,
             server_dead: 0,
             deaths: 0,

@@ -1,7 +1,7 @@
 //! Words in mapped memory, by which the agent and the eBPF programs communicate without a system call.
 
 use std::net::Ipv6Addr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use proto::action::Gate;
@@ -184,6 +184,20 @@ impl Wire {
         // SAFETY: as for `set_until`.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).direct_until_ns) }
             .store(until_ns, Ordering::SeqCst);
+    }
+
+    /// Whether packets pass unlogged while the rings are full (commit mode `immediate`).
+    pub fn is_immediate(&self, index: u16) -> bool {
+        // SAFETY: as for `set_until`.
+        unsafe { AtomicU16::from_ptr(&raw mut (*self.state_pointer(index)).immediate) }.load(Ordering::SeqCst)
+            != 0
+    }
+
+    /// Sets [`is_immediate`](Self::is_immediate).
+    pub fn set_immediate(&self, index: u16, immediate: bool) {
+        // SAFETY: as for `set_until`.
+        unsafe { AtomicU16::from_ptr(&raw mut (*self.state_pointer(index)).immediate) }
+            .store(immediate.into(), Ordering::SeqCst);
     }
 
     /// Holds clients' payload and FINs back from the primary until `until_ns`, in nanoseconds of the monotonic clock. 0 ends the hold.

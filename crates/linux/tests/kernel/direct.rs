@@ -1,16 +1,17 @@
-//! Commit mode `pr` on the real kernel: the primary sends its output straight to the client while it may, and the wire's log gets copies
-//! without payload.
+//! Commit modes `pr` and `immediate` on the real kernel: the primary sends its output straight to the client while it may, and the wire's log
+//! gets copies without payload. With `immediate`, packets for which the log has no room pass unlogged.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use proto::Seq;
 use proto::action::Gate;
 use proto::packet::Segment;
 use steadfast_linux::clock;
-use steadfast_linux::wire::{MARK_DIRECT, Record, Rings, checksum_of};
+use steadfast_linux::wire::{MARK_DIRECT, Record, Rings, WireOptions, checksum_of};
 
 use crate::support::lan::{Family, Lan};
 use crate::support::wire_on::{WireOn, options};
@@ -112,7 +113,7 @@ impl Direct {
             scope.spawn(move || {
                 while !over.load(Ordering::SeqCst) {
                     logged.read(&rings);
-                    std::thread::sleep(std::time::Duration::from_micros(200));
+                    std::thread::sleep(Duration::from_micros(200));
                 }
                 logged.read(&rings);
             });
@@ -200,4 +201,54 @@ fn a_segment_that_waited_too_long_does_not_leave() {
         .expect("repeated, through the wire");
     assert_eq!(&received, b"waits");
     direct.download(b"more");
+}
+
+/// The agent is there, but its log is full. Only the service with commit mode `immediate` goes on, and its agent hears of it.
+#[test]
+fn with_a_full_log_input_passes_at_once_in_mode_immediate_only() {
+    let Some(lan) = Lan::new("with_a_full_log_input_passes_at_once_in_mode_immediate_only") else {
+        return;
+    };
+    let options = WireOptions {
+        ring_cached_bytes: 4096,
+        ring_bytes: 4096,
+        ring_open_bytes: 4096,
+        ..options()
+    };
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Gate::Wire); // nobody reads its rings
+    let connect = |family: Family| lan.client.connect_pair(&lan.primary.listen(family.vip()));
+    let [(client, server), (mut other_client, _other_server)] = Family::BOTH.map(connect);
+    let (mut client, mut server) = (client, server);
+    let (family, other) = (Family::V4, Family::V6);
+    let dropped = |family| wire.counter(family, "dropped_ring_full");
+    let bytes = stream(5, 32 << 10);
+    client.write_all(&bytes).expect("write");
+    wire.wait_for(family, "dropped_ring_full", 2);
+    assert_eq!(wire.take_unlogged(family.service()), 0);
+
+    wire.set_immediate(family.service(), true);
+    server
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .expect("a timeout");
+    let mut received = vec![0; bytes.len()];
+    server
+        .read_exact(&mut received)
+        .expect("the client repeats what was dropped");
+    assert_same_stream("received", &received, &bytes);
+    assert!(wire.take_unlogged(family.service()) > 0);
+    let before = dropped(family);
+    for byte in 0..20 {
+        client.write_all(&[byte]).expect("write");
+        server.read_exact(&mut received[..1]).expect("read");
+    }
+    assert_eq!(dropped(family), before, "nothing waits for a repetition");
+    assert!(wire.take_unlogged(family.service()) >= 20);
+
+    other_client.write_all(b"x").expect("write");
+    wire.wait_for(other, "dropped_ring_full", 2);
+    assert_eq!(wire.take_unlogged(other.service()), 0);
+    wire.set_immediate(family.service(), false);
+    client.write_all(b"x").expect("write");
+    wire.wait_for(family, "dropped_ring_full", before + 1);
+    assert_eq!(wire.take_unlogged(family.service()), 0);
 }

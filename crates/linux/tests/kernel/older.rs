@@ -170,6 +170,7 @@ impl<'a> LateAgent<'a> {
                 bytes_max: 1 << 30,
                 at_limit: AtLimit::Unprotect,
                 sends_directly: false,
+                is_immediate: false,
                 hash_seed: 1,
             });
             table.set_wire(true);

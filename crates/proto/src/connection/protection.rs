@@ -23,6 +23,8 @@ pub enum UnprotectedCause {
     Full(LogFull),
     /// Packets passed without being logged, because the agent was away for too long.
     LogGap,
+    /// Packets passed without being logged, because the log was full and the commit mode is `immediate`.
+    LogWasFull,
     /// The connection began before the log. Policy `http` follows it from its next exchange on ([`learn`](crate::learn)).
     Older(RestartPolicy),
     /// As `Older`, and neither side has sent anything since the log began.
@@ -57,6 +59,10 @@ impl std::fmt::Display for UnprotectedCause {
             Self::Hole => write!(f, "a byte was acknowledged that is not in the log"),
             Self::Full(full) => write!(f, "{full}"),
             Self::LogGap => write!(f, "packets may have passed unlogged while the agent was away"),
+            Self::LogWasFull => write!(
+                f,
+                "packets may have passed unlogged while the log was full (commit mode immediate)"
+            ),
             Self::Older(RestartPolicy::Http) => write!(
                 f,
                 "older than the wire; protected once its next request is answered"

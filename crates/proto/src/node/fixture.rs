@@ -86,6 +86,7 @@ pub(crate) fn beat(vip: SocketAddr, (role, epoch): (Role, u64), configured_prima
         migration: None,
         path: None,
         direct: false,
+        immediate: false,
     }
 }
 

@@ -4,6 +4,7 @@ mod arbiter;
 mod direct;
 mod doubt;
 mod fence;
+mod immediate;
 mod lease;
 mod orphans;
 mod paths;
@@ -37,6 +38,7 @@ struct Two {
     gates: [(Gate, Option<Instant>); 2],
     /// Until when each node's kernel lets a primary's output bypass the wire.
     direct: [Option<Instant>; 2],
+    passes_unlogged: [bool; 2],
     /// Actions on each node's network.
     network: [Vec<&'static str>; 2],
     /// Epochs in which each node noticed two voices: both nodes had spoken alone.
@@ -59,6 +61,7 @@ impl Two {
             verdict: Some(ArbiterVerdict::Granted),
             gates: [(Gate::Off, None); 2],
             direct: [None; 2],
+            passes_unlogged: [false; 2],
             network: [Vec::new(), Vec::new()],
             alarms: [Vec::new(), Vec::new()],
             incarnations: 1,
@@ -126,6 +129,7 @@ impl Two {
                     self.check_voices(index);
                 }
                 Action::Service(_, ServiceAction::SetDirect { until }) => self.direct[index] = until,
+                Action::Service(_, ServiceAction::PassUnlogged { may }) => self.passes_unlogged[index] = may,
                 Action::Service(_, ServiceAction::Report(OperatorReport::TwoVoices { epoch, .. })) => {
                     self.alarms[index].push(epoch)
                 }

@@ -1,4 +1,5 @@
-//! Output that bypasses the wire (commit mode `pr`): when the primary may send it.
+//! What bypasses the log: output that the primary sends past the wire (commit modes `pr` and `immediate`), and packets for which the wire's
+//! log has no room (commit mode `immediate`).
 
 use super::Service;
 use crate::Instant;
@@ -29,6 +30,23 @@ impl Service {
         }
         if self.standing.says_direct() != before {
             self.tell_peer(now);
+        }
+        self.judge_immediate();
+    }
+
+    /// Decides whether this wire passes packets unlogged while its log is full. Both nodes must have the commit mode `immediate`: otherwise
+    /// the node with another mode would lose its input commit without knowing it.
+    fn judge_immediate(&mut self) {
+        if self.role() == Role::TakingOver {
+            return; // the closed gate lets nothing pass, and the log is still to be read to its end
+        }
+        let primary = self.peer.as_ref();
+        let primary = primary.filter(|peer| peer.role == Role::Primary && peer.epoch == self.epoch());
+        let may = self.config.table.is_immediate
+            && self.role() == Role::Backup
+            && primary.is_some_and(|peer| peer.immediate);
+        if std::mem::replace(&mut self.is_immediate, may) != may {
+            self.actions.push_back(ServiceAction::PassUnlogged { may });
         }
     }
 }

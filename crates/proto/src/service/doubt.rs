@@ -24,6 +24,7 @@ use std::time::Duration;
 use super::{BrokenRule, Service};
 use crate::Instant;
 use crate::action::{Gate, OperatorReport, ServiceAction};
+use crate::connection::UnprotectedCause;
 use crate::detector::Detector;
 use crate::role::Role;
 use crate::standing::{Arbiter, StandingBeat};
@@ -138,7 +139,7 @@ impl Service {
     pub(super) fn distrust_log(&mut self) {
         if self.role() == Role::TakingOver && self.doubt.end() {
             let table = &mut self.table;
-            table.distrust();
+            table.distrust(&UnprotectedCause::LogGap);
             table.forget_said();
             table.forget_handshakes();
         }

@@ -190,6 +190,7 @@ impl Service {
             _ if !self.may_speak_beside() => {
                 Some("lease_ms is 0, so no node may speak beside a living primary")
             }
+            _ if self.config.table.is_immediate => Some("the service has commit = \"immediate\""),
             _ if self.config.table.sends_directly => Some("the service has commit = \"pr\""),
             ApplicationState::Dead => Some("no process listens on the other node"),
             ApplicationState::Hung => Some("the other node's application hangs"),

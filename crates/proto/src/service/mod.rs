@@ -241,6 +241,8 @@ pub struct Service {
     actions: VecDeque<ServiceAction>,
     /// Until when the kernel lets this primary send output past the wire.
     direct_until: Option<Instant>,
+    /// Whether this wire's kernel passes packets unlogged while the log is full.
+    is_immediate: bool,
     /// Time of the latest change of this service that the peer has not been told about yet.
     news: Option<Instant>,
     /// The rule that this node breaks on purpose, for the simulator.
@@ -330,6 +332,7 @@ impl Service {
             alarms: Alarms::default(),
             actions: VecDeque::new(),
             direct_until: None,
+            is_immediate: false,
             news: None,
             broken: None,
         };
@@ -346,6 +349,7 @@ impl Service {
     fn go_on_as_found(&mut self, now: Instant, agent_timeout: Duration) {
         let role = self.role();
         self.actions.push_back(ServiceAction::SetDirect { until: None }); // this agent's heartbeats say that nothing goes past the wire
+        self.actions.push_back(ServiceAction::PassUnlogged { may: false }); // this agent has not heard what the peer says
         if role.may_speak() {
             self.actions.push_back(ServiceAction::AllowSpeech);
         } else if role == Role::Standby {

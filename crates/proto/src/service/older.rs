@@ -5,6 +5,7 @@ use crate::Instant;
 use crate::action::ServiceAction;
 use crate::census::CensusPage;
 use crate::census::ClientTerms;
+use crate::connection::UnprotectedCause;
 use crate::role::Role;
 use crate::state_sync::StateSyncEvent;
 
@@ -12,8 +13,13 @@ impl Service {
     /// Packets of a service passed without being logged, so nothing about its connections is certain now. Call this after reading what was
     /// logged before the gap. Otherwise connections in that log would be taken for connections that began after the gap.
     pub(super) fn on_log_gap(&mut self, now: Instant) {
+        let cause = if self.is_immediate {
+            UnprotectedCause::LogWasFull
+        } else {
+            UnprotectedCause::LogGap
+        };
         let table = &mut self.table;
-        table.distrust();
+        table.distrust(&cause);
         table.forget_said();
         table.forget_handshakes();
         if self.role() == Role::Primary {

@@ -280,6 +280,7 @@ impl Service {
             migration,
             path: Some(self.path.last_word()),
             direct: self.standing.says_direct(),
+            immediate: self.config.table.is_immediate,
         }
     }
 

@@ -25,9 +25,12 @@ pub struct TableConfig {
     pub bytes_max: u64,
     /// Treatment of a connection whose log is full.
     pub at_limit: AtLimit,
-    /// Commit mode `pr` (docs/commit-modes.md): the log has the primary's output without its bytes, and perhaps not all of it.
+    /// Commit modes `pr` and `immediate` (docs/commit-modes.md): the log has the primary's output without its bytes, and perhaps not all of it.
     #[serde(default)]
     pub sends_directly: bool,
+    /// Commit mode `immediate`: packets for which the log has no room may pass unlogged. `sends_directly` is set, too.
+    #[serde(default)]
+    pub is_immediate: bool,
     /// Seed of the hash tables. With a known seed, clients could choose addresses whose hashes collide.
     pub hash_seed: usize,
 }
@@ -45,6 +48,7 @@ impl TableConfig {
             bytes_max: 1 << 30,
             at_limit: AtLimit::Unprotect,
             sends_directly: false,
+            is_immediate: false,
             hash_seed: 1,
         }
     }

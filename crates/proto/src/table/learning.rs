@@ -43,11 +43,11 @@ impl Table {
         self.slows = slows;
     }
 
-    /// The log may lack packets, so nothing is certain about any connection.
-    pub fn distrust(&mut self) {
+    /// The log may lack packets, for the reason `cause`. So nothing is certain about any connection.
+    pub fn distrust(&mut self, cause: &UnprotectedCause) {
         let ids: Vec<_> = self.iter().map(|(id, _)| id).collect();
         for id in ids {
-            self.change(id, |connection| connection.unprotect(UnprotectedCause::LogGap));
+            self.change(id, |connection| connection.unprotect(cause.clone()));
         }
     }
 

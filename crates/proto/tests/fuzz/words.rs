@@ -35,6 +35,7 @@ fn node(now: Instant) -> Node {
         bytes_max: 10_000,
         at_limit: AtLimit::Unprotect,
         sends_directly: false,
+        is_immediate: false,
         hash_seed: 1,
     };
     let config = NodeConfig {

@@ -12,6 +12,8 @@ pub enum SimCommit {
     Prs,
     /// Input goes through the wire. The primary sends output to the clients while it has a lease.
     Pr,
+    /// As `Pr`, and packets for which the wire's log has no room pass unlogged.
+    Immediate,
 }
 
 /// Offset of the byte with the data offset and the reserved bits in an IPv4 packet without IP options.

@@ -156,6 +156,7 @@ impl SimPairConfig {
             bytes_max: 256 << 20,
             at_limit: self.log_limit.1.of_core(),
             sends_directly: self.commit != SimCommit::Prs,
+            is_immediate: self.commit == SimCommit::Immediate,
             hash_seed: 7,
         };
         let (name, mac) = if is_primary { ("primary", 1) } else { ("backup", 2) };

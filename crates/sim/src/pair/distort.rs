@@ -58,6 +58,7 @@ impl Station {
             migration: None,
             path: None,
             direct: false,
+            immediate: false,
         };
         let heartbeat = Heartbeat {
             node: String::new(),

@@ -173,6 +173,10 @@ impl Kernel for Machine {
         self.keep_direct(until);
     }
 
+    fn pass_unlogged(&mut self, _: ServiceIndex, may: bool) {
+        self.wire.is_immediate = may;
+    }
+
     /// Asks the arbiter, whose answer comes later. As in the daemon, no second question about an epoch is sent before the answer to the
     /// first one has been read.
     fn confirm(&mut self, _: ServiceIndex, epoch: u64) {

@@ -178,6 +178,8 @@ pub(super) struct SimWire {
     agent_seen: Instant,
     /// Time that the agent may stay away before a full ring lets packets pass unlogged.
     agent_timeout: Duration,
+    /// Whether a full ring lets packets pass unlogged in any case.
+    pub(super) is_immediate: bool,
     unlogged: u64,
     /// Until this time, no payload and no FIN of a client reaches the primary.
     hold_until: Option<Instant>,
@@ -196,6 +198,7 @@ impl SimWire {
         Self {
             agent_seen: Instant::ZERO,
             agent_timeout,
+            is_immediate: false,
             unlogged: 0,
             hold_until: None,
             defect,
@@ -548,9 +551,9 @@ impl SimWire {
         if is_cut(packet) {
             return Fate::Dropped; // what the copies say is a lower bound, so the log has no gap
         }
-        let is_away = at.since(self.agent_seen) > self.agent_timeout;
-        if fate == Fate::Released && (is_away || self.defect == Some(Defect::ReleaseUnlogged)) {
-            self.unlogged += u64::from(is_away);
+        let may_pass = self.is_immediate || at.since(self.agent_seen) > self.agent_timeout;
+        if fate == Fate::Released && (may_pass || self.defect == Some(Defect::ReleaseUnlogged)) {
+            self.unlogged += u64::from(may_pass);
             Fate::Unlogged
         } else {
             Fate::Dropped

@@ -22,6 +22,7 @@ use super::calibration::Calibration;
 use super::measure;
 use super::options::BenchRunOptions;
 use super::testbed::{BenchTestbed, BenchVariant, PATIENT, Serving};
+use crate::judge::CommitMode;
 use crate::node::PatternFiles;
 use crate::run::{LabOutcome, conclude, in_memory};
 use crate::teardown::Teardown;
@@ -161,6 +162,7 @@ fn find(options: &ScaleBenchOptions, daemon: &Path, teardown: &Teardown) -> Resu
             BenchVariant::Steadfast {
                 missed,
                 policy: "http",
+                commit: CommitMode::Prs,
             },
         )?;
         let tell = |seconds| progress.set_message(format!("saturated, {seconds} s of {minutes} min"));

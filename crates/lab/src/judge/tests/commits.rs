@@ -61,6 +61,11 @@ fn a_fin_is_acknowledged_only_if_the_wire_saw_it() {
     );
     run.primary(Say { ack: 1, ..SAY });
     assert_eq!(run.broken(&run.expected(None)), [JudgeRule::InputCommit]);
+    let mut expected = run.expected(None);
+    expected.mode = CommitMode::Pr;
+    assert_eq!(run.broken(&expected), [JudgeRule::InputCommit]);
+    expected.mode = CommitMode::Immediate;
+    assert_eq!(run.broken(&expected), []);
 }
 
 #[test]
@@ -105,6 +110,11 @@ fn a_syn_ack_without_the_syn_breaks_open_commit() {
         ..SAY
     });
     assert_eq!(run.broken(&run.expected(None)), [JudgeRule::OpenCommit]);
+    let mut expected = run.expected(None);
+    expected.mode = CommitMode::Pr;
+    assert_eq!(run.broken(&expected), [JudgeRule::OpenCommit]);
+    expected.mode = CommitMode::Immediate;
+    assert_eq!(run.broken(&expected), []);
 }
 
 #[test]

@@ -98,8 +98,11 @@ fn output_past_the_wire_is_noticed_except_where_the_mode_allows_it() {
     run.say(true, PAST_THE_WIRE, Say { ack: 5, ..SAY });
     let mut expected = run.expected(None);
     assert_eq!(run.broken(&expected), [JudgeRule::ThroughWire]);
-    expected.mode = CommitMode::Pr;
-    assert_eq!(run.broken(&expected), []);
+    let direct = [CommitMode::Pr, CommitMode::Immediate];
+    for mode in direct {
+        expected.mode = mode;
+        assert_eq!(run.broken(&expected), []);
+    }
     run.say(
         true,
         PAST_THE_WIRE,
@@ -108,7 +111,10 @@ fn output_past_the_wire_is_noticed_except_where_the_mode_allows_it() {
             ..SAY
         },
     );
-    assert_eq!(run.broken(&expected), [JudgeRule::ThroughWire]);
+    for mode in direct {
+        expected.mode = mode;
+        assert_eq!(run.broken(&expected), [JudgeRule::ThroughWire]);
+    }
 
     let stranger = &[(Point::Router, [9; 6], MAC_ROUTER)];
     let mut run = SyntheticRun::new();

@@ -60,6 +60,7 @@ impl LogContents {
                 bytes_max: 1 << 32,
                 at_limit: AtLimit::Unprotect,
                 sends_directly: false,
+                is_immediate: false,
                 hash_seed: 1,
             })
         };
