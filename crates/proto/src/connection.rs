@@ -35,8 +35,8 @@ struct ServerState {
     mss: u16,
     window_shift: u8,
     acknowledged: Offset,
-    window: u32,
     window_max: u32,
+    /// The furthest right edge of its windows. It never moves back: a late segment may have an older window (RFC 9293 §3.8.6).
     right_edge: Offset,
     timestamp: u32,
     timestamp_at: Instant,
@@ -157,7 +157,6 @@ impl Connection {
                 mss: ours.mss.unwrap_or(MSS_DEFAULT),
                 window_shift: shift(ours),
                 acknowledged: Offset::ZERO,
-                window: syn_ack.window.into(),
                 window_max: syn_ack.window.into(),
                 right_edge: Offset(syn_ack.window.into()),
                 timestamp: ours.timestamps.map_or(0, |timestamps| timestamps.value),
@@ -435,12 +434,9 @@ impl Connection {
         }
         if acknowledges >= self.server.acknowledged {
             self.server.acknowledged = acknowledges;
-            self.server.window = u32::from(segment.window) << self.server.window_shift;
-            self.server.window_max = self.server.window_max.max(self.server.window);
-            self.server.right_edge = self
-                .server
-                .right_edge
-                .max(acknowledges + u64::from(self.server.window));
+            let window = u32::from(segment.window) << self.server.window_shift;
+            self.server.window_max = self.server.window_max.max(window);
+            self.server.right_edge = self.server.right_edge.max(acknowledges + u64::from(window));
         }
     }
 

@@ -37,9 +37,10 @@ pub struct Endpoint {
     pub send_window_max: u32,
     /// The sequence number of the segment that offered `send_window` (SND.WL1).
     pub send_window_seq: Seq,
-    /// The window that the server offered last, in bytes, counted from `receive_window_from`.
+    /// The window up to the furthest right edge that the server has offered, in bytes, counted from `receive_window_from`. The last segment
+    /// may have a nearer right edge, because segments can arrive in another order than they were sent.
     pub receive_window: u32,
-    /// The acknowledgement number that came with `receive_window` (RCV.WUP).
+    /// The server's latest acknowledgement number (RCV.WUP).
     pub receive_window_from: Seq,
     /// The client's stream has ended, and `receive_next` includes its FIN.
     pub input_ended: bool,
@@ -116,6 +117,7 @@ impl Connection {
             output => output,
         };
         let fin = u32::from(output == OutputEnd::FinAcknowledged);
+        let receive_window = self.server.right_edge.since(self.server.acknowledged);
         Endpoint {
             client: self.client_address,
             vip: self.vip,
@@ -137,7 +139,7 @@ impl Connection {
             send_window: self.client.window,
             send_window_max: self.client.window_max,
             send_window_seq: self.client.window_seq,
-            receive_window: self.server.window,
+            receive_window: u32::try_from(receive_window).unwrap_or(u32::MAX),
             receive_window_from: self.server.acknowledged.to_seq(self.input.first()),
             input_ended: self.input.is_complete(),
             output,

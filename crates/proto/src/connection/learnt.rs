@@ -49,7 +49,6 @@ impl Connection {
                 mss: terms.mss,
                 window_shift: ours,
                 acknowledged: Offset::LEARNT,
-                window,
                 window_max: window,
                 right_edge: acknowledged + u64::from(window),
                 timestamp: reply.options.timestamps.map_or(0, |timestamps| timestamps.value),

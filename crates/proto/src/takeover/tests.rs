@@ -461,6 +461,48 @@ fn a_socket_that_has_missed_what_its_client_said_asks() {
     assert!(connection.is_quiet(&connection.endpoint()), "it knows all");
 }
 
+/// Two acknowledgements reached the wire in the other order. The client may have both, and may fill the larger window.
+#[test]
+fn a_late_acknowledgement_takes_no_window_back() {
+    let mut table = table();
+    let id = open(&mut table, 1);
+    say_of_client(&mut table, 1, Flags::ACK, b"GET / HTTP/1.1\r\n");
+    let edge = |table: &Table| {
+        let endpoint = table.get(id).expect("open").endpoint();
+        (endpoint.receive_window_from, endpoint.receive_window)
+    };
+    for (ack, window, promised) in [
+        (1, 600, (1, 5000)), // the handshake promised more
+        (17, 8000, (17, 8000)),
+        (17, 100, (17, 8000)),
+        (9, 108, (17, 8000)),
+        (17, 9000, (17, 9000)),
+    ] {
+        acknowledge(&mut table, ack, window);
+        assert_eq!(edge(&table), (Seq(promised.0), promised.1), "{ack} {window}");
+    }
+    say_of_client(&mut table, 17, Flags::ACK, b"Host: x\r\n\r\n");
+    let connection = table.get(id).expect("open");
+    let woken = wake(connection, 0, NOW);
+    let woken = Segment::parse(&woken[0], Checksum::Trusted).expect("a packet");
+    assert_eq!((woken.ack, woken.window), (Seq(28), 9000 - 11));
+}
+
+/// The server's acknowledgement `ack` with its `window`, to the client of port 1.
+fn acknowledge(table: &mut Table, ack: u32, window: u16) {
+    let segment = Segment {
+        source: VIP.into(),
+        destination: ([10, 0, 0, 1], 1).into(),
+        seq: Seq(1001),
+        ack: Seq(ack),
+        flags: Flags::ACK,
+        window,
+        options: TcpOptions::default(),
+        payload: b"",
+    };
+    table.on_packet(NOW, Direction::Out, &segment, None);
+}
+
 /// Connections whose clients wait for an answer are restored first. All other connections are restored a moment later, because these
 /// answers need the CPUs.
 #[test]

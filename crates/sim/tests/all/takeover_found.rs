@@ -10,6 +10,7 @@ use proto::follower::RestartPolicy;
 use proto::packet::{Checksum, Segment};
 use proto::role::Role;
 use steadfast_sim::exchange::SeededStream;
+use steadfast_sim::pair::application::ReadPace;
 use steadfast_sim::pair::http::{self, HttpRequest};
 use steadfast_sim::pair::{Costs, SimClient, SimPair, SimPairConfig, Station, echo};
 
@@ -62,6 +63,26 @@ fn a_wake_up_promises_what_the_primary_did_and_no_more() {
     pair.connect(at(100 * MS), messages(&[(400_000, 10, Duration::ZERO)], false));
     pair.power_off(at(160 * MS));
     finish_whole(&mut pair);
+}
+
+/// An acknowledgement and the window update after it reached the wire in the other order, and the primary lost its power. The survivor offered
+/// the smaller window, although the client could have had the larger one.
+#[test]
+fn a_window_update_that_was_overtaken_is_kept() {
+    for phase in 0..60 {
+        let mut config = SimPairConfig::quiet(phase, RestartPolicy::Replica);
+        (config.path.rate_bits_per_s, config.path.delay) = (Some(10_000_000), MS);
+        (config.lan.reorder, config.lan.reorder_delay) = (0.3, MS);
+        (config.server_tcp.mss, config.server_tcp.receive_buffer) = (536, 3_000);
+        config.pace = Some(ReadPace {
+            bytes: 2_000,
+            every: 4 * MS,
+        });
+        let mut pair = SimPair::new(&config);
+        pair.connect(at(100 * MS), messages(&[(400_000, 10, Duration::ZERO)], false));
+        pair.power_off(at(160 * MS + MS / 10 * u32::try_from(phase).expect("small")));
+        finish_whole(&mut pair);
+    }
 }
 
 /// The restored socket's first timeout takes 3 s, so the node must send the lost output earlier.
