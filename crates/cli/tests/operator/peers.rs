@@ -43,6 +43,19 @@ application = "127.0.0.{}:80"
     lan.file("peers.toml", &text, 0o644)
 }
 
+/// Ends the agents that a failed test leaves.
+struct LeftAgents<'a>(&'a OperatorLan, &'a Path);
+
+impl Drop for LeftAgents<'_> {
+    fn drop(&mut self) {
+        let Self(lan, file) = self;
+        for agent in agents(lan) {
+            let _ = kill(Pid::from_raw(agent), Signal::SIGKILL);
+        }
+        lan.with_config("cleanup", file);
+    }
+}
+
 fn start(lan: &OperatorLan, file: &Path) -> TestProcess {
     let file = file.to_str().expect("text");
     let mut command = steadfast(&["run", "--without-peer", "--config", file]);
@@ -76,6 +89,12 @@ fn metrics(lan: &OperatorLan) -> String {
     lan.node.run(|| CommandOutput::of(&mut curl)).output
 }
 
+/// Whether the status has both agents, and both serve alone.
+fn serve(lan: &OperatorLan, file: &str) -> bool {
+    let status = lan.steadfast(&["status", "--json", "--config", file]).output;
+    status.starts_with("{\"pairs\":[") && status.matches("\"state\":\"sole\"").count() >= 2
+}
+
 #[test]
 fn one_daemon_serves_several_peers() {
     let Some(lan) = OperatorLan::new("one_daemon_serves_several_peers") else {
@@ -85,10 +104,8 @@ fn one_daemon_serves_several_peers() {
     let file = configuration(&lan);
     let name = file.to_str().unwrap();
     let before = lan.node.dump();
-    let serve = || {
-        let status = lan.steadfast(&["status", "--json", "--config", name]).output;
-        status.starts_with("{\"pairs\":[") && status.matches("\"state\":\"sole\"").count() >= 2
-    };
+    let _left = LeftAgents(&lan, &file);
+    let serve = || serve(&lan, name);
     let mut daemon = start(&lan, &file);
     wait_until("both agents serve alone", serve);
 
@@ -145,10 +162,20 @@ fn one_daemon_serves_several_peers() {
     assert!(daemon.0.wait().unwrap().success());
     assert_eq!(lan.node.dump(), before);
     assert!(agents(&lan).is_empty());
+}
 
-    // What dead agents leave is removed for all of them.
+#[test]
+fn cleanup_removes_what_the_agents_of_several_peers_leave() {
+    let Some(lan) = OperatorLan::new("cleanup_removes_what_the_agents_of_several_peers_leave") else {
+        return;
+    };
+    lan.add_second();
+    let file = configuration(&lan);
+    let name = file.to_str().unwrap();
+    let before = lan.node.dump();
+    let _left = LeftAgents(&lan, &file);
     let mut daemon = start(&lan, &file);
-    wait_until("both agents serve alone", serve);
+    wait_until("both agents serve alone", || serve(&lan, name));
     signal(&daemon, Signal::SIGKILL);
     daemon.0.wait().unwrap();
     for agent in agents(&lan) {
