@@ -65,6 +65,7 @@ install: build
 		sed 's|/usr/local/|$(PREFIX)/|' packaging/$$unit.service \
 			| install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit.service; \
 	done
+	install -D -m 644 packaging/peers.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/peers.toml
 	install -D -m 644 packaging/connect.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/connect.toml
 	install -D -m 644 packaging/accept.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/accept.toml
 	install -D -m 644 packaging/stage.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/stage.toml

@@ -11,7 +11,8 @@ use crate::lan::{CommandOutput, OperatorLan, POLL, TestProcess, program, steadfa
 /// Time limit for each step.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn configuration(lan: &OperatorLan) -> PathBuf {
+/// The configuration of the node `node`. Each test has a node of its own, because pins have the node's name in all network namespaces.
+fn configuration(lan: &OperatorLan, node: &str) -> PathBuf {
     let service = |name: &str, peer: &str, network: u8| {
         format!(
             r#"
@@ -27,7 +28,7 @@ address = "10.{network}.0.100"
 port = 80
 interface = "eth{network}"
 policy = "http"
-primary = "sf-peers"
+primary = "{node}"
 application = "127.0.0.{}:80"
 "#,
             lan.file("key", &"5".repeat(64), 0o600).display(),
@@ -35,7 +36,7 @@ application = "127.0.0.{}:80"
         )
     };
     let text = format!(
-        "[node]\nname = \"sf-peers\"\nstate_dir = \"{}\"\n\n[metrics]\nlisten = \"127.0.0.1:9464\"\n{}{}",
+        "[node]\nname = \"{node}\"\nstate_dir = \"{}\"\n\n[metrics]\nlisten = \"127.0.0.1:9464\"\n{}{}",
         lan.state_dir().display(),
         service("web", "beta", 0),
         service("mail", "gamma", 1)
@@ -101,7 +102,7 @@ fn one_daemon_serves_several_peers() {
         return;
     };
     lan.add_second();
-    let file = configuration(&lan);
+    let file = configuration(&lan, "sf-peers");
     let name = file.to_str().unwrap();
     let before = lan.node.dump();
     let _left = LeftAgents(&lan, &file);
@@ -170,7 +171,7 @@ fn cleanup_removes_what_the_agents_of_several_peers_leave() {
         return;
     };
     lan.add_second();
-    let file = configuration(&lan);
+    let file = configuration(&lan, "sf-left");
     let name = file.to_str().unwrap();
     let before = lan.node.dump();
     let _left = LeftAgents(&lan, &file);
