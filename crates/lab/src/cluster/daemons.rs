@@ -101,7 +101,7 @@ impl ClusterDaemons {
     ///
     /// # Errors
     /// If an agent is not started again, a program is not replaced, or the new supervisor does not leave the agents alone.
-    pub fn shake(&mut self, node: usize, namespace: &Netns, directory: &Path) -> Result<()> {
+    pub fn restart(&mut self, node: usize, namespace: &Netns, directory: &Path) -> Result<()> {
         let agents = self.state_dirs_of(node);
         let before = pids(&agents).context("the agents run")?;
         kill(before[0], Signal::SIGKILL)?;

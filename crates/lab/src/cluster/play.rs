@@ -89,7 +89,7 @@ pub fn play(
     }
     let drain = usize::from(options.drain);
     run.step("restart");
-    cluster.shake(drain, run, problems)?;
+    cluster.restart(drain, run, problems)?;
     run.step("drain");
     let drained = cluster.drain(drain, problems)?;
     run.step("power off");
@@ -222,9 +222,9 @@ impl ClusterTestbed {
     }
 
     /// Restarts and upgrades `node`'s daemon under load, and waits until the node's services are protected as before.
-    fn shake(&mut self, node: usize, run: &LabRun<'_>, problems: &mut Vec<String>) -> Result<()> {
+    fn restart(&mut self, node: usize, run: &LabRun<'_>, problems: &mut Vec<String>) -> Result<()> {
         self.daemons
-            .shake(node, &self.network.nodes[node], &run.directory)?;
+            .restart(node, &self.network.nodes[node], &run.directory)?;
         for (service, place) in self.pairs_of(node) {
             for one in [place, 1 - place] {
                 let what = "be duplex after a restart";
