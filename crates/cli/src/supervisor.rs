@@ -11,6 +11,7 @@
 use std::convert::Infallible;
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +24,7 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR2};
 
 use crate::config::{Config, NodeFile};
 use crate::control;
-use crate::daemon::{block_signal, unblock_signal, wait_for_inherited_children};
+use crate::daemon::{ask_successor, block_signal, unblock_signal, wait_for_inherited_children};
 use crate::lock::{self, Lock};
 use crate::metrics;
 use crate::program;
@@ -58,7 +59,7 @@ struct SupervisedAgent {
 ///
 /// # Errors
 /// If the supervisor cannot be set up, or if an agent does not stop.
-pub fn run(node: NodeFile, lock: &Lock) -> anyhow::Result<()> {
+pub fn run(node: NodeFile, file: &Path, lock: &Lock) -> anyhow::Result<()> {
     wait_for_inherited_children();
     program::path().context("finding this program")?; // now, before another file replaces it
     let wakeup = Wakeup::new().context("making the wake-up pipe")?;
@@ -99,7 +100,7 @@ pub fn run(node: NodeFile, lock: &Lock) -> anyhow::Result<()> {
             for agent in &agents {
                 agent.signal(Signal::SIGUSR2);
             }
-            let Err(error) = replace(lock);
+            let Err(error) = replace(file, lock);
             tracing::error!(
                 error = format!("{error:#}"),
                 "the supervisor is not upgraded; it continues"
@@ -202,8 +203,14 @@ impl SupervisedAgent {
     }
 }
 
-/// Executes the program at this program's path in this process. Returns only on failure, with the reason.
-fn replace(lock: &Lock) -> anyhow::Result<Infallible> {
+/// Executes the program at this program's path in this process, if it could go on with the configuration in `file`. Returns only on failure,
+/// with the reason.
+fn replace(file: &Path, lock: &Lock) -> anyhow::Result<Infallible> {
+    // On a thread of its own, because the question lowers its priority.
+    let fitness = std::thread::scope(|scope| scope.spawn(|| ask_successor(file, None)).join());
+    fitness
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        .map_err(anyhow::Error::msg)?;
     let path = CString::new(program::path()?.as_os_str().as_bytes())?;
     let arguments: Vec<CString> = std::env::args_os()
         .map(|argument| CString::new(argument.into_vec()))

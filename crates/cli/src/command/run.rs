@@ -52,7 +52,7 @@ fn supervise(program: &Program, file: &Path, node: NodeFile, without_peer: bool)
             |config: &&Config| matches!(Lock::holder(&config.node.state_dir, lock::DAEMON), Ok(None));
         node.pairs.iter().filter(is_idle).try_for_each(check)
     })?;
-    supervisor::run(node, &lock)?;
+    supervisor::run(node, file, &lock)?;
     drop(lock);
     Ok(())
 }

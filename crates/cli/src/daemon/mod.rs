@@ -64,7 +64,7 @@ use set_up::{EarlierAgent, SetUp, node_config, set_up};
 pub use start::Start;
 use upgrade::Upgrade;
 pub use upgrade::block_signal;
-pub(crate) use upgrade::{unblock_signal, wait_for_inherited_children};
+pub(crate) use upgrade::{ask_successor, unblock_signal, wait_for_inherited_children};
 
 /// Time between two looks at the rings while there is traffic. Long, because each look takes CPU time from the application.
 const NAP: Duration = Duration::from_millis(4);

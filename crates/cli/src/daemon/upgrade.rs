@@ -196,8 +196,9 @@ impl FixedSettings {
     }
 }
 
-/// Asks the program at this program's path whether it could go on here with the configuration in `file`.
-fn ask_successor(file: &Path, peer: Option<&str>) -> Result<(), String> {
+/// Asks the program at this program's path whether it could go on here with the configuration in `file`. Lowers the priority of the calling
+/// thread.
+pub(crate) fn ask_successor(file: &Path, peer: Option<&str>) -> Result<(), String> {
     let path = program::path().map_err(|error| error.to_string())?;
     // The check must take no CPU time from the agent or the application.
     let _ = linux::process::yield_precedence();

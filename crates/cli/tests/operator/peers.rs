@@ -139,6 +139,15 @@ fn one_daemon_serves_several_peers() {
     });
     wait_until("it serves again", serve);
 
+    // A supervisor whose successor could not read the configuration goes on, like its agents.
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, "nonsense").unwrap();
+    signal(&daemon, Signal::SIGUSR2);
+    std::thread::sleep(Duration::from_secs(1)); // longer than a program needs to read the file and to end
+    assert_eq!(daemon.0.try_wait().unwrap(), None);
+    std::fs::write(&file, text).unwrap();
+    assert!(serve(), "all go on");
+
     // The agents go on without their supervisor, and another one finds them.
     let second = agents(&lan);
     signal(&daemon, Signal::SIGKILL);
