@@ -64,8 +64,8 @@ struct service_state {
 	 */
 	__u32 doubted;
 	/*
-	 * Commit modes `pr` and `immediate`: until this time, CLOCK_MONOTONIC, the primary sends segments straight to their clients, and only copies without
-	 * payload to the wire. 0: everything goes through the wire. Stored by the agent alone.
+	 * Commit modes `pr` and `immediate`: until this time, CLOCK_MONOTONIC, the primary sends segments straight to their clients, and only
+	 * copies without payload to the wire. 0: everything goes through the wire. Stored by the agent alone.
 	 */
 	__u64 direct_until_ns;
 };

@@ -216,8 +216,8 @@ static __always_inline _Bool is_immediate(struct service_state *state) { return 
 
 /*
  * Handles a segment for which no ring has room. The segment passes unlogged if the agent is away or the commit mode is `immediate`, and no
- * gate is closed to the segment. This program checks the gates twice. The first check keeps refused segments out of the count, because the agent takes each counted segment for
- * a gap in the log. The second check follows the counting, just as the gate is read after a record is published. So either this program
+ * gate is closed to the segment. This program checks the gates twice. The first check keeps refused segments out of the count, because the
+ * agent takes each counted segment for a gap in the log. The second check follows the counting, just as the gate is read after a record is published. So either this program
  * sees the closed gate, or the agent sees the count after it closed the gate.
  */
 static __noinline int pass_unlogged(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
