@@ -103,6 +103,17 @@ enum held {
 	HELD_RESERVED = 3,  /* to move here; the other node may still keep it */
 	HELD_VIA_PEER = 4,  /* reversed, on the backup: local, but all its segments pass the primary first, which logs them */
 	HELD_LOGGED = 5,    /* reversed, on the primary: lives on the backup; this node logs its segments and sends them on */
+	HELD_ANNEX = 0x100, /* lives on an annex, whose index is in the lowest byte; on the wire (docs/annex.md) */
+	HELD_LEAVING = 0x200, /* as HELD_RESERVED, of a connection that lives on an annex, whose index is in the lowest byte */
+};
+
+/* Maximum number of annexes of a service. A power of two. */
+#define ANNEXES_MAX 8
+
+/* An annex on a service's interface. */
+struct annex {
+	__u8 mac[6];
+	__u8 zero[2];
 };
 
 /* How far a slowed client may send. Key: struct client_key. Written by the agent. */
@@ -222,6 +233,7 @@ _Static_assert(sizeof(struct promise) == 8, "promise");
 _Static_assert(sizeof(struct death_record) == 24, "death_record");
 _Static_assert(sizeof(struct node_state) == 32, "node_state");
 _Static_assert(sizeof(struct record) == 24, "record");
+_Static_assert(sizeof(struct annex) == 8, "annex");
 #endif
 
 #endif

@@ -89,6 +89,14 @@ struct {
 	__type(value, __u32);
 } held SEC(".maps");
 
+/* The annexes. Key: the service's index times ANNEXES_MAX, plus the annex's index. Written by the agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SERVICES_MAX *ANNEXES_MAX);
+	__type(key, __u32);
+	__type(value, struct annex);
+} annexes SEC(".maps");
+
 /*
  * Clients whose connections are not decided yet (restored or reset) while their whole service is taken over. The set has one bit for the
  * hash of each struct client_key. Because of hash collisions a few other clients seem to be in the set, too. The agent maps the bits into

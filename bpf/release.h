@@ -19,22 +19,29 @@ static __always_inline _Bool same_mac(const __u8 *a, const __u8 *b) {
 	return !difference;
 }
 
-static __always_inline _Bool from_peer(struct __sk_buff *skb, struct service_state *state) {
+static __always_inline _Bool comes_from(struct __sk_buff *skb, const __u8 *mac) {
 	__u8 source[6];
 	if (load(skb, ETH_ALEN, source, sizeof(source)))
 		return 0;
-	return same_mac(source, state->peer_mac);
+	return same_mac(source, mac);
 }
 
-/* Sends the packet to the other node through the service interface: from this node's MAC address to the peer's. */
-static __always_inline int release_to_peer(struct __sk_buff *skb, struct service_state *state) {
+static __always_inline _Bool from_peer(struct __sk_buff *skb, struct service_state *state) { return comes_from(skb, state->peer_mac); }
+
+/* Sends the packet through the service interface: from this node's MAC address to `mac`. */
+static __always_inline int release_to(struct __sk_buff *skb, struct service_state *state, const __u8 *mac) {
 	__u8 macs[12];
-	__builtin_memcpy(macs, state->peer_mac, 6);
+	__builtin_memcpy(macs, mac, 6);
 	__builtin_memcpy(macs + 6, state->own_mac, 6);
 	if (bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0))
 		return TC_ACT_SHOT;
 	skb->mark = MARK_RELEASED;
 	return bpf_redirect(state->ifindex, 0);
+}
+
+/* Sends the packet to the other node. */
+static __always_inline int release_to_peer(struct __sk_buff *skb, struct service_state *state) {
+	return release_to(skb, state, state->peer_mac);
 }
 
 /*

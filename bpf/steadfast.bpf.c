@@ -44,6 +44,19 @@ static __always_inline __u32 held_as(struct parsed *packet, struct service_state
 	return as ? *as : 0;
 }
 
+/* Whether the connection lives on an annex, whose segments the wire logs like the primary's. */
+static __always_inline _Bool is_annexed(__u32 held_now) { return held_now & HELD_ANNEX; }
+
+/* The MAC address of the annex on which the packet's connection lives. NULL: on the primary. */
+static __noinline __u8 *annex_of(struct parsed *packet, struct service_state *state) {
+	__u32 held_now = held_as(packet, state);
+	if (!is_annexed(held_now))
+		return NULL;
+	__u32 place = packet->service * ANNEXES_MAX + (held_now & (ANNEXES_MAX - 1));
+	struct annex *annex = bpf_map_lookup_elem(&annexes, &place);
+	return annex ? annex->mac : NULL;
+}
+
 /* Whether a client's segment would change the primary's state, which is being copied. */
 static __always_inline _Bool is_input_held(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	__u64 until = *(volatile __u64 *)&state->hold_until_ns;
@@ -90,7 +103,7 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
  */
 static __always_inline int refusal(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	__u32 gate = gate_now(state), held_now = held_as(packet, state);
-	if (!(gate == GATE_WIRE && !held_now) && !(gate == GATE_PRIMARY && held_now == HELD_LOGGED))
+	if (!(gate == GATE_WIRE && (!held_now || is_annexed(held_now))) && !(gate == GATE_PRIMARY && held_now == HELD_LOGGED))
 		return REASON_GATE_CLOSED;
 	return is_input_held(skb, packet, state) ? REASON_INPUT_HELD : NOT_REFUSED;
 }
@@ -241,21 +254,35 @@ static __always_inline int log_cut(struct parsed *packet, int outcome, __u32 len
 	return dropped(packet->service, outcome);
 }
 
+/* Sends a client's segment to the node on which its connection lives. */
+static __noinline int release_to_server(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	__u8 *mac = annex_of(packet, state);
+	return mac ? release_to(skb, state, mac) : release_to_primary(skb, packet, state);
+}
+
+/* Whether a service's segment comes from the node on which its connection lives. */
+static __noinline _Bool from_server(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	__u8 *mac = annex_of(packet, state);
+	if (mac)
+		return comes_from(skb, mac);
+	if (!from_peer(skb, state))
+		return 0;
+	state->peer_seen_ns = bpf_ktime_get_ns();
+	return 1;
+}
+
 /* Sends a logged segment on. The primary sends a reversed connection's segments back to the backup, in both directions. */
 static __always_inline int release_logged(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (gate_now(state) == GATE_PRIMARY)
 		return mark_returned(skb, packet, 1) ? TC_ACT_SHOT : release_to_peer(skb, state);
 	if (packet->direction == DIRECTION_OUT)
 		return withhold_if_any(skb, packet, state) ? TC_ACT_SHOT : release_to_client(skb, packet, state);
-	return release_to_primary(skb, packet, state);
+	return release_to_server(skb, packet, state);
 }
 
 static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	if (packet->direction == DIRECTION_OUT) {
-		if (!from_peer(skb, state))
-			return dropped(packet->service, REASON_FOREIGN_VOICE);
-		state->peer_seen_ns = bpf_ktime_get_ns();
-	}
+	if (packet->direction == DIRECTION_OUT && !from_server(skb, packet, state))
+		return dropped(packet->service, REASON_FOREIGN_VOICE);
 	__u32 len = skb->len - L3;
 	int outcome = log_segment(skb, packet, state);
 	if (is_cut(packet))
@@ -285,9 +312,10 @@ static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed 
 
 /* An ICMP error goes to the node that sent the quoted segment. */
 static __always_inline int pass_icmp(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	if (gate_now(state) != GATE_WIRE || held_as(packet, state))
+	__u32 held_now = held_as(packet, state);
+	if (gate_now(state) != GATE_WIRE || (held_now && !is_annexed(held_now)))
 		return TC_ACT_OK;
-	int verdict = release_to_primary(skb, packet, state);
+	int verdict = release_to_server(skb, packet, state);
 	if (verdict != TC_ACT_SHOT)
 		count(packet->service, REASON_ICMP_FORWARDED);
 	return verdict;

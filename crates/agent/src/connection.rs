@@ -1,8 +1,10 @@
 //! The steps of a connection from the log to the relay: its socket is made, made ready, fed, allowed to speak, and handed over.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use proto::action::ServiceIndex;
+use proto::annex::ServingNode;
 use proto::connection::Endpoint;
 use proto::service::ServiceInput;
 use proto::table::ConnectionId;
@@ -17,6 +19,8 @@ pub(crate) type Key = (ServiceIndex, ConnectionId);
 pub(crate) struct Unfinished<K: Kernel> {
     restoring: BTreeMap<Key, Restoring<K::Restored>>,
     live: BTreeMap<Key, Live<K::Live>>,
+    /// The endpoints of sockets that other nodes make, by service, client and node.
+    elsewhere: BTreeMap<(ServiceIndex, SocketAddr, ServingNode), Endpoint>,
 }
 
 /// A connection between `Restore` and `Activate`.
@@ -42,6 +46,7 @@ impl<K: Kernel> Default for Unfinished<K> {
         Self {
             restoring: BTreeMap::new(),
             live: BTreeMap::new(),
+            elsewhere: BTreeMap::new(),
         }
     }
 }
@@ -128,6 +133,45 @@ impl<K: Kernel> Unfinished<K> {
             // If the client gets a RST, the node repeats the RST, because the first one may be lost.
             None => kernel.close_live(service, id, &endpoint, socket, has_ended),
         }
+    }
+
+    pub fn restore_at(&mut self, kernel: &mut K, core: &mut Core, key: Key, node: ServingNode) {
+        let Some(connection) = core.service(key.0).table().get(key.1) else {
+            return; // it ended meanwhile
+        };
+        let endpoint = connection.endpoint();
+        kernel.restore_at(
+            key.0,
+            node,
+            &endpoint,
+            connection.unacknowledged_output(&endpoint),
+        );
+        self.elsewhere.insert((key.0, endpoint.client, node), endpoint);
+    }
+
+    pub fn start_at(&mut self, kernel: &mut K, core: &mut Core, key: Key, node: ServingNode) {
+        let Some(connection) = core.service(key.0).table().get(key.1) else {
+            return; // it ended meanwhile
+        };
+        let client = connection.client();
+        let started = self
+            .elsewhere
+            .remove(&(key.0, client, node))
+            .ok_or_else(|| "its socket was not made".to_owned())
+            .and_then(|endpoint| {
+                let late = connection.late_input(&endpoint)?;
+                kernel.start_at(key.0, node, &endpoint, connection, late)
+            });
+        let input = match started {
+            Ok(()) => ServiceInput::StartedAt { connection: key.1 },
+            Err(reason) => ServiceInput::RefusedAt { client, node, reason },
+        };
+        core.handle(kernel.now(), key.0, input);
+    }
+
+    pub fn drop_at(&mut self, kernel: &mut K, service: ServiceIndex, client: SocketAddr, node: ServingNode) {
+        self.elsewhere.remove(&(service, client, node));
+        kernel.drop_at(service, node, client);
     }
 
     /// Drops the sockets of a service's unfinished connections.

@@ -101,6 +101,14 @@ impl<K: Kernel> Executor<K> {
             ServiceAction::HandOver { connection } => {
                 self.unfinished.hand_over(kernel, core, key(connection))
             }
+            ServiceAction::RestoreAt { connection, node } => {
+                self.unfinished.restore_at(kernel, core, key(connection), node)
+            }
+            ServiceAction::Guide { client, node } => kernel.guide(service, client, node),
+            ServiceAction::StartAt { connection, node } => {
+                self.unfinished.start_at(kernel, core, key(connection), node)
+            }
+            ServiceAction::DropAt { client, node } => self.unfinished.drop_at(kernel, service, client, node),
             ServiceAction::AllowSpeech => kernel.allow_speech(service),
             ServiceAction::Transmit(packet) => kernel.transmit(&packet),
             ServiceAction::Ask { clients } => kernel.say(MessageToPeer::Ask { service, clients }),

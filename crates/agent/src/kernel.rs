@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use proto::Instant;
 use proto::action::StateSyncPhase;
 use proto::action::{Gate, Heartbeat, OperatorReport, ServiceIndex};
+use proto::annex::ServingNode;
 use proto::census::PageQuery;
-use proto::connection::{Cap, Endpoint};
+use proto::connection::{Cap, Connection, Endpoint};
 use proto::export::{ExportOutcome, PartReceipt, SnapshotPart};
 use proto::node::Node;
 use proto::packet::Checksum;
@@ -200,6 +201,27 @@ pub trait Kernel {
         socket: Self::Live,
         taken: HandedOver,
     );
+
+    /// Asks another node to make a socket, as [`restore`](Self::restore) does here.
+    fn restore_at<'a>(
+        &mut self,
+        service: ServiceIndex,
+        node: ServingNode,
+        endpoint: &Endpoint,
+        output: impl Iterator<Item = &'a [u8]>,
+    );
+    fn guide(&mut self, service: ServiceIndex, client: SocketAddr, node: ServingNode);
+    /// Sends another node what it needs to go on with a connection whose socket it has made from `endpoint`: the input that was logged since
+    /// (`late`), and what its relay needs.
+    fn start_at<'a>(
+        &mut self,
+        service: ServiceIndex,
+        node: ServingNode,
+        endpoint: &Endpoint,
+        connection: &Connection,
+        late: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(), String>;
+    fn drop_at(&mut self, service: ServiceIndex, node: ServingNode, client: SocketAddr);
 
     fn open_replica(
         &mut self,

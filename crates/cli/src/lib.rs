@@ -1,6 +1,7 @@
 //! The daemon and the operator's view of it: configuration, commands, the control socket and the agent.
 
-pub mod arbiter;
+pub mod annex;
+mod arbiter;
 mod bounded;
 pub mod command;
 pub mod config;

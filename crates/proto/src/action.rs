@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::Instant;
+use crate::annex::ServingNode;
 use crate::census::PageQuery;
 use crate::connection::Cap;
 use crate::export::{ExportOutcome, PartReceipt, SnapshotPart};
@@ -146,6 +147,39 @@ pub enum ServiceAction {
     Reverse {
         /// The clients.
         clients: Vec<SocketAddr>,
+    },
+    /// Ask another node to make a socket from the connection's endpoint, as for [`Restore`](Self::Restore). The node's answer is
+    /// [`RestoredAt`](crate::service::ServiceInput::RestoredAt) or [`RefusedAt`](crate::service::ServiceInput::RefusedAt).
+    RestoreAt {
+        /// The connection.
+        connection: ConnectionId,
+        /// The node.
+        node: ServingNode,
+    },
+    /// From now on the packets of this client's connection go to this node, and only this node's packets reach the client. The wire logs
+    /// them, as before.
+    Guide {
+        /// The client.
+        client: SocketAddr,
+        /// The node.
+        node: ServingNode,
+    },
+    /// Ask another node to let the socket speak that it has made: send it the input that was logged since
+    /// [`RestoreAt`](Self::RestoreAt), and what its relay needs. Then give this node
+    /// [`StartedAt`](crate::service::ServiceInput::StartedAt). If that fails, give this node
+    /// [`RefusedAt`](crate::service::ServiceInput::RefusedAt).
+    StartAt {
+        /// The connection.
+        connection: ConnectionId,
+        /// The node.
+        node: ServingNode,
+    },
+    /// Ask another node to close its socket of this client's connection without sending anything.
+    DropAt {
+        /// The client.
+        client: SocketAddr,
+        /// The node.
+        node: ServingNode,
     },
     /// Destroy the kernel's sockets of these clients' connections without sending anything. No process owns these
     /// sockets. Either the other node continues the connections, or no node can.
@@ -297,6 +331,13 @@ pub enum OperatorReport {
     Migrated {
         /// Their number.
         connections: usize,
+    },
+    /// This wire takes over connections that an annex had, or was to have.
+    LeftAnnex {
+        /// Their number.
+        connections: usize,
+        /// Why.
+        reason: String,
     },
     /// A takeover is complete. Its report is in [`Service::takeovers`](crate::service::Service::takeovers).
     TakenOver,

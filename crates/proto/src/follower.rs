@@ -37,6 +37,15 @@ impl RestartPolicy {
             Self::Replica | Self::Replay => false,
         }
     }
+
+    /// Whether an annex's application can go on with a connection that it has not followed. With policy `snapshot`, it would need the
+    /// exported state, which an annex does not pass on.
+    pub const fn moves_to_annex(self) -> bool {
+        match self {
+            Self::Http | Self::Replay => true,
+            Self::Replica | Self::Snapshot => false,
+        }
+    }
 }
 
 impl fmt::Display for RestartPolicy {

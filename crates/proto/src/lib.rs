@@ -7,6 +7,7 @@
 
 pub mod accept;
 pub mod action;
+pub mod annex;
 pub mod anti_replay;
 pub mod application;
 pub mod census;

@@ -22,6 +22,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::Instant;
+use crate::annex::AnnexId;
 
 /// Maximum number of offers in a heartbeat, which has the offers of one service.
 pub const OFFERS_MAX: usize = 48;
@@ -78,6 +79,10 @@ pub struct MigrationOffer {
     /// version does not know this field does not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reverses: bool,
+    /// The connection is to move to this annex of the backup (`proto::annex`). `None`: to the backup itself. A receiver whose version does
+    /// not know this field takes the connection itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub annex: Option<AnnexId>,
 }
 
 /// What the backup says about an offer.
@@ -115,6 +120,28 @@ pub struct MigrationReport {
     pub refusals: VecDeque<(SocketAddr, String)>,
 }
 
+impl MigrationReport {
+    /// A connection has moved, or stays where it is for a reason.
+    pub(crate) fn count(&mut self, client: SocketAddr, reason: Option<String>) {
+        let Some(reason) = reason else {
+            self.moved += 1;
+            return;
+        };
+        self.stayed += 1;
+        self.refusals.truncate(REFUSALS_MAX - 1);
+        self.refusals.push_front((client, reason));
+    }
+
+    /// Adds what has become of other connections.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.pending += other.pending;
+        self.moved += other.moved;
+        self.stayed += other.stayed;
+        self.refusals.extend(other.refusals);
+        self.refusals.truncate(REFUSALS_MAX);
+    }
+}
+
 /// The primary's side.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OutgoingMigrations {
@@ -136,6 +163,8 @@ struct OutgoingOffer {
     /// When the primary gives the offer up.
     until: Instant,
     is_released: bool,
+    /// The annex to which the connection is to move. `None`: to the backup.
+    annex: Option<AnnexId>,
     /// Why the connection could not move when it was last offered.
     obstacle: Option<String>,
 }
@@ -155,14 +184,20 @@ impl OutgoingMigrations {
         }
     }
 
-    /// The connections of `clients` are to move before `until`.
-    pub fn order(&mut self, clients: impl IntoIterator<Item = SocketAddr>, until: Instant) {
+    /// The connections of `clients` are to move before `until`: to the backup, or to one of its annexes.
+    pub fn order(
+        &mut self,
+        clients: impl IntoIterator<Item = SocketAddr>,
+        annex: Option<AnnexId>,
+        until: Instant,
+    ) {
         for client in clients {
             if self.clients.insert(client) {
                 self.waiting.push_back(OutgoingOffer {
                     client,
                     until,
                     is_released: false,
+                    annex,
                     obstacle: None,
                 });
             }
@@ -187,8 +222,15 @@ impl OutgoingMigrations {
             client: offer.client,
             is_released: offer.is_released,
             reverses: false,
+            annex: offer.annex,
         };
         self.offers.iter().map(offer).collect()
+    }
+
+    /// The annex to which the offered connection of `client` is to move, if it is not to move to the backup.
+    pub fn annex_of(&self, client: &SocketAddr) -> Option<AnnexId> {
+        let offer = self.offers.values().find(|offer| offer.client == *client)?;
+        offer.annex
     }
 
     /// The backup has answered. Returns the clients whose sockets must be destroyed now, and whether the offers have changed.
@@ -242,13 +284,7 @@ impl OutgoingMigrations {
 
     fn count(&mut self, client: SocketAddr, reason: Option<String>) {
         self.clients.remove(&client);
-        let Some(reason) = reason else {
-            self.report.moved += 1;
-            return;
-        };
-        self.report.stayed += 1;
-        self.report.refusals.truncate(REFUSALS_MAX - 1);
-        self.report.refusals.push_front((client, reason));
+        self.report.count(client, reason);
     }
 
     /// Gives up the connections whose time is over, except those that the backup has. Returns whether an offer has ended.
@@ -385,6 +421,7 @@ impl IncomingPhase {
 struct IncomingOffer {
     client: SocketAddr,
     phase: IncomingPhase,
+    annex: Option<AnnexId>,
     /// Why the connection waits, or is refused.
     reason: String,
 }
@@ -430,6 +467,7 @@ impl IncomingMigrations {
             client,
             is_released,
             reverses,
+            annex,
         } in offers.iter().take(OFFERS_MAX)
         {
             // An agent that hears of a released connection first has not prepared it, an earlier agent has.
@@ -441,6 +479,7 @@ impl IncomingMigrations {
             let known = self.offers.entry(number).or_insert(IncomingOffer {
                 client,
                 phase,
+                annex,
                 reason: String::new(),
             });
             let was = known.phase;
@@ -455,14 +494,23 @@ impl IncomingMigrations {
         heard
     }
 
+    /// The annex to which the offered connection of `client` is to move, if it is not to move to this node.
+    pub fn annex_of(&self, client: &SocketAddr) -> Option<AnnexId> {
+        let is_open = |offer: &&IncomingOffer| offer.client == *client && !offer.phase.is_last();
+        self.offers.values().find(is_open)?.annex
+    }
+
     /// The connections to prepare: those that wait, and for which `check` finds no obstacle.
-    pub fn choose(&mut self, mut check: impl FnMut(SocketAddr) -> Result<(), String>) -> Vec<SocketAddr> {
+    pub fn choose(
+        &mut self,
+        mut check: impl FnMut(SocketAddr, Option<AnnexId>) -> Result<(), String>,
+    ) -> Vec<SocketAddr> {
         let mut chosen = Vec::new();
         for offer in self.offers.values_mut() {
             if offer.phase != IncomingPhase::Waiting {
                 continue;
             }
-            match check(offer.client) {
+            match check(offer.client, offer.annex) {
                 Ok(()) => {
                     chosen.push(offer.client);
                     offer.phase = offer.phase.after(IncomingEvent::Chosen);
@@ -545,7 +593,7 @@ mod tests {
 
     fn ordered(clients: std::ops::Range<u16>) -> OutgoingMigrations {
         let mut outgoing = OutgoingMigrations::new(Instant::ZERO, OFFERS_MAX);
-        outgoing.order(clients.map(client), at(1000));
+        outgoing.order(clients.map(client), None, at(1000));
         outgoing
     }
 
@@ -553,9 +601,9 @@ mod tests {
     fn a_connection_moves_step_by_step() {
         let (mut outgoing, mut incoming) = (ordered(0..1), IncomingMigrations::default());
         assert_eq!(incoming.hear(&outgoing.offers()), HeardOffers::default());
-        assert_eq!(incoming.choose(|_| Err("it writes".to_owned())), []);
+        assert_eq!(incoming.choose(|_, _| Err("it writes".to_owned())), []);
         assert_eq!(outgoing.on_answers(&incoming.answers()), (vec![], false));
-        assert_eq!(incoming.choose(|_| Ok(())), [client(0)]);
+        assert_eq!(incoming.choose(|_, _| Ok(())), [client(0)]);
         assert_eq!(incoming.answers(), [], "it is being prepared");
         incoming.on_restored(client(0));
         assert_eq!(outgoing.on_answers(&incoming.answers()), (vec![client(0)], true));
@@ -575,7 +623,7 @@ mod tests {
         let (mut outgoing, mut incoming) = (ordered(0..MANY + 28), IncomingMigrations::default());
         assert_eq!(outgoing.offers().len(), OFFERS_MAX);
         incoming.hear(&outgoing.offers());
-        incoming.choose(|of| {
+        incoming.choose(|of, _| {
             if of == client(0) {
                 Ok(())
             } else {
@@ -659,7 +707,7 @@ mod tests {
     #[test]
     fn a_node_with_many_services_offers_fewer_connections() {
         let mut outgoing = OutgoingMigrations::new(Instant::ZERO, offers_max(SERVICES_FEW + 1));
-        outgoing.order((0..MANY).map(client), at(1000));
+        outgoing.order((0..MANY).map(client), None, at(1000));
         assert_eq!(outgoing.offers().len(), OFFERS_MAX_OF_MANY);
         assert_eq!(offers_max(SERVICES_FEW), OFFERS_MAX);
     }
@@ -668,7 +716,7 @@ mod tests {
     fn what_cannot_move_lets_others_pass() {
         let (mut outgoing, mut incoming) = (ordered(0..MANY + 2), IncomingMigrations::default());
         incoming.hear(&outgoing.offers());
-        incoming.choose(|of| {
+        incoming.choose(|of, _| {
             if of == client(3) {
                 Ok(())
             } else {
@@ -693,7 +741,7 @@ mod tests {
     fn a_withdrawn_offer_is_given_back() {
         let (mut outgoing, mut incoming) = (ordered(0..2), IncomingMigrations::default());
         incoming.hear(&outgoing.offers());
-        assert_eq!(incoming.choose(|_| Ok(())).len(), 2);
+        assert_eq!(incoming.choose(|_, _| Ok(())).len(), 2);
         incoming.on_restored(client(1));
         incoming.on_failed(client(0), "no socket".to_owned(), true);
         outgoing.give_up();
@@ -751,7 +799,7 @@ mod tests {
                     },
                     Turn::Prepare(number) => {
                         let one = client(number);
-                        let chosen = incoming.choose(|of| if of == one { Ok(()) } else { Err("later".to_owned()) });
+                        let chosen = incoming.choose(|of, _| if of == one { Ok(()) } else { Err("later".to_owned()) });
                         for chosen in chosen {
                             prepared.insert(chosen);
                             incoming.on_restored(chosen);
@@ -759,7 +807,7 @@ mod tests {
                     }
                     Turn::Fail(number) => {
                         let one = client(number);
-                        let chosen = incoming.choose(|of| if of == one { Ok(()) } else { Err("later".to_owned()) });
+                        let chosen = incoming.choose(|of, _| if of == one { Ok(()) } else { Err("later".to_owned()) });
                         chosen.into_iter().for_each(|chosen| incoming.on_failed(chosen, "no".to_owned(), number == 0));
                     }
                     Turn::Decide => backup.iter().for_each(|&client| incoming.on_decided(client)),

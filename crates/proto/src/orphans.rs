@@ -211,6 +211,11 @@ impl ServiceOrphans {
         std::mem::take(&mut self.waiting)
     }
 
+    /// The connections of `clients` have lost their node, and wait to be taken over.
+    pub(crate) fn add(&mut self, clients: Vec<SocketAddr>) {
+        self.waiting.extend(clients);
+    }
+
     /// The connection of `client` moves here, although its process lives ([`crate::migration`]).
     pub(crate) fn note_taken(&mut self, client: SocketAddr) {
         self.taken.insert(client);

@@ -90,6 +90,12 @@ pub(super) enum Command {
     /// consistent reply wherever a failure comes, even if the application's replies are random. At SIGTERM, replies that are under way
     /// are completed. See docs/restart-staged.md.
     Stage(SessionOptions),
+    /// Take live connections of services that other nodes protect, until SIGTERM or SIGINT
+    ///
+    /// The application runs on this node, too. `steadfast migrate SERVICE --to NAME` on the service's primary moves connections here, and on
+    /// its backup back to the primary, or to another annex. The backup stays the wire of all connections. At SIGTERM it takes back those
+    /// that are here. See docs/annex.md.
+    Annex(SessionOptions),
     /// Check the configuration of a node, an edge, a tunnel, a proxy or a stage against this machine and its network, and change nothing
     CheckConfig {
         #[command(flatten)]
@@ -210,7 +216,7 @@ pub(super) enum Command {
 pub(super) struct MigrateOptions {
     /// The service's name
     pub service: String,
-    /// The node that is to have the connections: the other node of the service's pair
+    /// The node that is to have the connections: the other node of the service's pair, or an annex of the service
     #[arg(long, value_name = "NODE")]
     pub to: String,
     /// Move only the connections of this client: an address, or an address and a port

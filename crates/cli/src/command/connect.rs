@@ -30,7 +30,7 @@ pub(super) fn accept(options: &SessionOptions) -> Result<(), CommandError> {
 }
 
 /// Runs a program while no other process uses the state directory.
-fn alone(
+pub(super) fn alone(
     (what, name): (&str, &str),
     state_dir: &Path,
     run: impl FnOnce() -> anyhow::Result<()>,

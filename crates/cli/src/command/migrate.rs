@@ -80,16 +80,23 @@ pub(super) fn migrate(wish: MigrateOptions) -> Result<(), CommandError> {
     Err(CommandError::Failed(anyhow!("{stayed} connections stayed here")))
 }
 
-/// Checks that the order names the other node of the pair.
+/// Checks that the order names the other node of the pair, or an annex of the service.
 fn check_peer(state_dir: &Path, wish: &MigrateOptions) -> Result<(), CommandError> {
     let status = control::status(state_dir).map_err(no_answer)?;
-    service_named(&status, &wish.service)?;
-    if status.peer.name == wish.to {
+    let annexes = &service_named(&status, &wish.service)?.annexes;
+    if status.peer.name == wish.to || annexes.iter().any(|annex| annex.name == wish.to) {
         return Ok(());
     }
+    let names: Vec<_> = annexes.iter().map(|annex| annex.name.as_str()).collect();
     let why = format!(
-        "the other node of {} is {}, not {}",
-        wish.service, status.peer.name, wish.to
+        "the other node of {} is {}; its annexes: {}",
+        wish.service,
+        status.peer.name,
+        if names.is_empty() {
+            "none".to_owned()
+        } else {
+            names.join(", ")
+        }
     );
     Err(CommandError::Use(why))
 }

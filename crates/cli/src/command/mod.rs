@@ -1,5 +1,6 @@
 //! The command line.
 
+mod annex;
 mod check;
 mod cleanup;
 mod cli;
@@ -26,6 +27,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
+use crate::config::AnnexFile;
 use crate::config::EdgeSettings;
 use crate::daemon::RecordingTarget;
 use crate::stage::StageSettings;
@@ -66,6 +68,7 @@ pub fn main(program: &Program) -> ExitCode {
         Command::Connect(options) => connect::connect(&options),
         Command::Accept(options) => connect::accept(&options),
         Command::Stage(options) => stage::run(&options),
+        Command::Annex(options) => annex::run(&options),
         Command::CheckConfig {
             config,
             without_peer,
@@ -114,6 +117,8 @@ fn check_config(
         tunnel::check(file)
     } else if connect::is_in(file) {
         connect::check(file)
+    } else if AnnexFile::is_in(file) {
+        annex::check(file)
     } else if StageSettings::is_in(file) {
         stage::check(file)
     } else {

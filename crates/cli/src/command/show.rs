@@ -412,6 +412,15 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
         let moved = connections(service.reversed);
         line("moved", format!("{moved} to the backup; the primary logs them"));
     }
+    for annex in &service.annexes {
+        if annex.is_up || annex.connections > 0 {
+            let is = if annex.is_up { "there" } else { "NOT THERE" };
+            line(
+                "annex",
+                format!("{} is {is}, {}", annex.name, connections(annex.connections)),
+            );
+        }
+    }
     if service.relayed > 0 {
         line("relayed", connections(service.relayed));
     }

@@ -6,8 +6,8 @@ use proto::follower::RestartPolicy;
 use proto::restart::http::Reexecute;
 
 use super::{
-    AfterTakeover, AtLimitSetting, Commit, CutReplies, HealthSettings, NodeRole, OpaqueSetting,
-    RecordedOrderSettings, ServiceSettings, StateSyncSettings,
+    AfterTakeover, AnnexSettings, AtLimitSetting, Commit, CutReplies, HealthSettings, NodeRole,
+    OpaqueSetting, RecordedOrderSettings, ServiceSettings, StateSyncSettings,
 };
 
 /// A service as its own table describes it. [`super::relations`] adds what depends on other tables.
@@ -35,6 +35,7 @@ pub(super) struct Draft {
     pub(super) state_sync: Option<StateSyncSettings>,
     pub(super) recorded_order: Option<RecordedOrderSettings>,
     pub(super) health: Option<HealthSettings>,
+    pub(super) annexes: Vec<Option<AnnexSettings>>,
 }
 
 impl Draft {
@@ -86,6 +87,7 @@ impl Draft {
             state_sync: self.state_sync,
             recorded_order: self.recorded_order,
             health: self.health,
+            annexes: self.annexes.into_iter().collect::<Option<_>>()?,
         })
     }
 }

@@ -4,6 +4,7 @@
 //! file, line and field, and says what is wrong and what is allowed. Every [`Config`] is consistent in itself. [`crate::environment`]
 //! checks whether this machine and its network agree with the configuration.
 
+mod annex;
 mod arbiter;
 mod connect;
 mod draft;
@@ -22,6 +23,7 @@ mod tests;
 
 use std::path::Path;
 
+pub use annex::{AnnexFile, AnnexService};
 pub use arbiter::{ArbiterSettings, FenceSettings, WitnessSettings};
 pub use connect::{AcceptSettings, ConnectService, ConnectSettings, WatchPolicy};
 pub use edge::{CacheSettings, EdgeSettings, HeartbeatSettings, PortSettings, StringSettings, Subnet};
@@ -29,9 +31,10 @@ pub use key::{SecretKey, private};
 pub use places::Places;
 pub use problem::{ConfigError, Problem};
 pub use settings::{
-    AfterTakeover, AtLimitSetting, Commit, Config, CutReplies, DetectorSettings, FOR_MEASURING,
-    HealthSettings, LogSettings, MetricsSettings, NodeFile, NodeRole, NodeSettings, OpaqueSetting, PEERS_DIR,
-    PeerSettings, PeerTransport, RecordedOrderSettings, STATE_ROOT, ServiceSettings, StateSyncSettings,
+    AfterTakeover, AnnexSettings, AtLimitSetting, Commit, Config, CutReplies, DetectorSettings,
+    FOR_MEASURING, HealthSettings, LogSettings, MetricsSettings, NodeFile, NodeRole, NodeSettings,
+    OpaqueSetting, PEERS_DIR, PeerSettings, PeerTransport, RecordedOrderSettings, STATE_ROOT,
+    ServiceSettings, StateSyncSettings,
 };
 
 impl NodeFile {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use proto::annex::ANNEXES_MAX;
 use proto::follower::RestartPolicy;
 use proto::order::OnDivergence;
 use proto::restart::http::{Reexecute, Volatile};
@@ -17,7 +18,7 @@ use super::table::{
     unknown,
 };
 use super::{
-    AfterTakeover, Commit, Config, ConfigError, CutReplies, DetectorSettings, HealthSettings,
+    AfterTakeover, AnnexSettings, Commit, Config, ConfigError, CutReplies, DetectorSettings, HealthSettings,
     MetricsSettings, NodeFile, NodeSettings, OpaqueSetting, PeerSettings, PeerTransport, Problem,
     RecordedOrderSettings, STATE_ROOT, ServiceSettings, StateSyncSettings, arbiter, log, relations,
 };
@@ -28,6 +29,7 @@ const TABLES: &[&str] = &[
 ];
 
 const PEER_PORT: u64 = 7400;
+const ANNEX_PORT: u64 = 7402;
 const LINKS_MAX: usize = 8;
 const PEERS_MAX: usize = 16;
 
@@ -214,6 +216,9 @@ fn peer(
     };
     let port = table.optional("port", integer(1..=65_535)).unwrap_or(PEER_PORT);
     let key_file = table.optional("key_file", arbiter::file);
+    let annex_port = table
+        .optional("annex_port", integer(1..=65_535))
+        .unwrap_or(ANNEX_PORT);
     let transport = table.optional("transport", text("\"datagrams\" or \"sctp\"", transport));
     table.end();
     let addresses = addresses?;
@@ -224,6 +229,7 @@ fn peer(
         port: narrow(port),
         key_file,
         transport: transport.unwrap_or_default(),
+        annex_port: narrow(annex_port),
     })
 }
 
@@ -328,6 +334,7 @@ fn service(reading: &mut ConfigReader<'_>, index: usize, value: &Spanned<DeValue
         state_sync: state_sync(&mut table),
         recorded_order: recorded_order(&mut table),
         health: table.table("health", health),
+        annexes: table.tables("annex", 0..=ANNEXES_MAX, annex),
     };
     table.end();
     draft
@@ -398,6 +405,15 @@ fn health(table: &mut ConfigTable<'_, '_>) -> HealthSettings {
     }
 }
 
+fn annex(table: &mut ConfigTable<'_, '_>) -> Option<AnnexSettings> {
+    let name = table.required("name", NAME, name);
+    let address = table.required("address", LISTEN, listen);
+    Some(AnnexSettings {
+        name: name?,
+        address: address?,
+    })
+}
+
 pub(super) const INTERFACE: &str = "the name of a network interface, 1 to 15 characters, not lo";
 
 pub(super) fn interface(value: &DeValue<'_>) -> Result<String, String> {
@@ -429,7 +445,7 @@ fn commit(value: &DeValue<'_>) -> Result<Commit, String> {
     }
 }
 
-fn application(value: &DeValue<'_>) -> Result<SocketAddr, String> {
+pub(super) fn application(value: &DeValue<'_>) -> Result<SocketAddr, String> {
     let fits = |at: &SocketAddr| !at.ip().is_unspecified() && !at.ip().is_multicast() && at.port() != 0;
     let allowed = "\"ADDRESS:PORT\" or \"[ADDRESS]:PORT\" with an address of this node";
     text(allowed, |text| text.parse().ok().filter(fits))(value)

@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
+use proto::annex::AnnexId;
 use proto::follower::RestartPolicy;
 
 use super::draft::Draft;
 use super::peers;
 use super::table::ConfigReader;
 use super::{
-    AtLimitSetting, DetectorSettings, LogSettings, NodeRole, NodeSettings, PeerSettings, ServiceSettings,
+    AnnexSettings, AtLimitSetting, DetectorSettings, LogSettings, NodeRole, NodeSettings, PeerSettings,
+    ServiceSettings,
 };
 
 /// Reports every pair of fields that contradict each other. Returns the services, each with the index of its peer, or `None` if a field could
@@ -39,6 +41,9 @@ pub(super) fn check(
             direct(reading, index, draft);
             lease_and_limit(reading, index, draft, detector, log);
         }
+    }
+    for (index, draft) in drafts.iter().enumerate() {
+        annexes(reading, (index, draft), node, known(index), detector);
     }
     pairwise(reading, &drafts);
 
@@ -77,6 +82,63 @@ fn limits(
             log.total_bytes >> 20
         );
         reading.problem("log.per_connection_mb", what);
+    }
+}
+
+/// Checks the annexes of a service.
+fn annexes(
+    reading: &mut ConfigReader<'_>,
+    (index, draft): (usize, &Draft),
+    node: Option<&NodeSettings>,
+    peer: Option<&PeerSettings>,
+    detector: DetectorSettings,
+) {
+    if draft.annexes.is_empty() {
+        return;
+    }
+    let place = |at: usize, key: &str| format!("service[{index}].annex[{at}].{key}");
+    if draft.policy.is_some_and(|policy| !policy.moves_to_annex()) {
+        let what = "annexes belong to policy = \"http\" or \"replay\" only";
+        reading.problem(&format!("service[{index}].annex"), what);
+    }
+    if draft.commit.is_direct() {
+        let what = "annexes need commit = \"prs\"";
+        reading.problem(&format!("service[{index}].annex"), what);
+    }
+    if detector.lease.is_zero() {
+        reading.problem(
+            "detector.lease_ms",
+            "is 0, but a service has annexes; allowed: 1 or more",
+        );
+    }
+    if peer.is_some_and(|peer| peer.key_file.is_none()) {
+        let what =
+            "is missing, but a service has annexes, which accept orders over the network; allowed: a key";
+        reading.problem("peer.key_file", what);
+    }
+    for (at, annex) in draft.annexes.iter().enumerate() {
+        let Some(annex) = annex else { continue };
+        let is_same = |other: &Option<AnnexSettings>| {
+            let id = |one: &AnnexSettings| AnnexId::of(&one.name);
+            other.as_ref().is_some_and(|other| id(other) == id(annex))
+        };
+        if draft.annexes[..at].iter().any(is_same) {
+            let what = format!(
+                "{:?} names another annex too, or has the same hash as its name",
+                annex.name
+            );
+            reading.problem(&place(at, "name"), what);
+        }
+        let nodes = [node.map(|node| &node.name), peer.map(|peer| &peer.name)];
+        if nodes.contains(&Some(&annex.name)) {
+            reading.problem(&place(at, "name"), "is a node of the pair; allowed: another node");
+        }
+        if draft
+            .address
+            .is_some_and(|vip| vip.is_ipv4() != annex.address.is_ipv4())
+        {
+            reading.problem(&place(at, "address"), "is not of the VIP's address family");
+        }
     }
 }
 

@@ -78,6 +78,8 @@ pub struct PeerSettings {
     pub port: u16,
     /// `transport`: how questions and answers travel. Default: `datagrams`.
     pub transport: PeerTransport,
+    /// `annex_port`: TCP, used by both nodes for connections that move back to the primary from an annex. Default 7402.
+    pub annex_port: u16,
 }
 
 /// `[peer] transport`. Heartbeats are datagrams over every link in any case.
@@ -203,6 +205,18 @@ pub struct ServiceSettings {
     pub recorded_order: Option<RecordedOrderSettings>,
     /// `[service.health]`: the health probe of the application. Default: none.
     pub health: Option<HealthSettings>,
+    /// `[[service.annex]]`: nodes outside of the pair that may take connections of the service; policies `http` and `replay` only. Default:
+    /// none.
+    pub annexes: Vec<AnnexSettings>,
+}
+
+/// `[[service.annex]]`: a node outside of the pair that may take connections of a service (docs/annex.md).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnnexSettings {
+    /// `name`: unique among the service's annexes, and neither this node's name nor the peer's.
+    pub name: String,
+    /// `address`: where `steadfast annex` listens on that node, on the service interface.
+    pub address: SocketAddr,
 }
 
 /// The order of the primary's calls is recorded, and the replica's server plays it back (docs/recorded-order.md).

@@ -160,6 +160,39 @@ impl<'a, 't> ConfigTable<'a, 't> {
         Some(found)
     }
 
+    /// The tables `[[key]]` inside this table, as `read` parses each of them. Empty if there are none.
+    pub(super) fn tables<T>(
+        &mut self,
+        key: &'static str,
+        counts: RangeInclusive<usize>,
+        read: impl Fn(&mut ConfigTable<'_, 't>) -> T,
+    ) -> Vec<T> {
+        self.known.push(key);
+        let Some(value) = self.entries.and_then(|entries| entries.get(key)) else {
+            return Vec::new();
+        };
+        let allowed = format!("at most {} tables", counts.end());
+        let array = match value.get_ref() {
+            DeValue::Array(array) if counts.contains(&array.len()) => array,
+            DeValue::Array(array) => {
+                self.problem(key, format!("there are {}; allowed: {allowed}", array.len()));
+                return Vec::new();
+            }
+            other => {
+                self.problem(key, expected(&allowed, other));
+                return Vec::new();
+            }
+        };
+        let mut found = Vec::new();
+        for (index, value) in array.iter().enumerate() {
+            let path = format!("{}[{index}]", self.field(key));
+            let mut inner = ConfigTable::begin(self.reading, path, Some(value));
+            found.push(read(&mut inner));
+            inner.end();
+        }
+        found
+    }
+
     /// Records that the value of `key` is wrong. `what` describes the problem.
     pub(super) fn problem(&mut self, key: &str, what: impl Into<String>) {
         let field = self.field(key);

@@ -293,6 +293,9 @@ pub struct ServiceStatus {
     /// Connections that were to move from this node to the other one, since the agent's start.
     #[serde(default)]
     pub migrations: MigrationStatus,
+    /// The service's annexes, as this node knows them if it is the wire.
+    #[serde(default)]
+    pub annexes: Vec<AnnexStatus>,
     /// Connections whose application is on the backup, while the primary logs them, because they have moved there.
     #[serde(default)]
     pub reversed: u64,
@@ -399,6 +402,17 @@ pub struct StateSyncStatus {
     /// Bytes that connections without a replica have sent since the last copy. The replica's server lacks the changes that these bytes
     /// made.
     pub missed_bytes: u64,
+}
+
+/// An annex of a service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnnexStatus {
+    /// Its name.
+    pub name: String,
+    /// Whether it can take connections.
+    pub is_up: bool,
+    /// Number of connections that it has.
+    pub connections: u64,
 }
 
 /// A role that a node took for a service, and the time.

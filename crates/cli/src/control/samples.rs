@@ -82,6 +82,11 @@ pub fn service() -> ServiceStatus {
             reset: 0,
         },
         migrations: migrations(),
+        annexes: vec![AnnexStatus {
+            name: "gamma".to_owned(),
+            is_up: true,
+            connections: 7,
+        }],
         reversed: 4,
         commit: Commit::Prs,
         counters: [("records".to_owned(), 9)].into(),

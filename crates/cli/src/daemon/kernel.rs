@@ -13,9 +13,10 @@ use linux::raw::RawSender;
 use linux::repair::{Pool, RestoredSocket};
 use linux::wire::{self, FilterWatch, Rings, Wire};
 use proto::action::{Gate, OperatorReport, ServiceIndex};
+use proto::annex::ServingNode;
 use proto::census::{CensusPage, PageQuery};
 use proto::census::{ClientTerms, QUESTION_MAX};
-use proto::connection::{Cap, Endpoint};
+use proto::connection::{Cap, Connection, Endpoint};
 use proto::export::ExportOutcome;
 use proto::node::Node;
 use proto::role::Role;
@@ -25,6 +26,9 @@ use proto::stream::{OnShelf, Shelf};
 use proto::table::{ConnectionId, Direction};
 use proto::takeover::HandedOver;
 
+use super::annex::AnnexNodes;
+use super::annex::host::HostedConnections;
+use super::annex::message::AnnexRequest;
 use super::census::Listing;
 use super::claim::Claims;
 use super::held::HeldClients;
@@ -34,7 +38,7 @@ use super::outside::OutsideProbes;
 use super::peer::PeerLinks;
 use super::pool::{self, pool_max};
 use super::refusals::Refusals;
-use super::relay::{Handover, LiveSocket, RelayedConnections};
+use super::relay::{Handover, HandoverContent, LiveSocket, LoggedContent, RelayedConnections};
 use super::replicas::{ReplicaKey, Replicas};
 use super::servers::Servers;
 use super::snapshots::WaitingExports;
@@ -60,6 +64,7 @@ pub struct LinuxKernel {
     pub(super) replicas: Replicas,
     pub(super) exports: WaitingExports,
     pub(super) ordering: RecordedOrders,
+    pub(super) annexes: AnnexNodes,
     pub(super) claims: Claims,
     outside: OutsideProbes,
     servers: Servers,
@@ -85,6 +90,8 @@ pub(super) struct ServiceResources {
     on_deposed: Vec<String>,
     listing: Listing,
     pub(super) held: HeldClients,
+    /// Connections that move back to this primary.
+    pub(super) hosted: HostedConnections,
     /// Clients whose windows are capped.
     pub(super) capped: HashSet<SocketAddr>,
 }
@@ -117,6 +124,7 @@ impl LinuxKernel {
                 on_deposed: service.on_deposed.clone(),
                 listing: Listing::default(),
                 held: HeldClients::default(),
+                hosted: HostedConnections::default(),
                 capped: HashSet::new(),
             });
         }
@@ -131,10 +139,11 @@ impl LinuxKernel {
             rings: wire.rings()?,
             peer,
             wire,
-            relay: RelayedConnections::new(config)?,
+            relay: RelayedConnections::new(config),
             replicas: Replicas::new(config)?,
             exports: WaitingExports::default(),
             ordering: RecordedOrders::default(),
+            annexes: AnnexNodes::default(),
             claims: Claims::new(config)?,
             outside: OutsideProbes::new(config),
             servers,
@@ -681,12 +690,44 @@ impl Kernel for LinuxKernel {
         self.relay.hand_over(Handover {
             id: socket.number,
             service,
-            connection,
-            syn_ack,
-            endpoint,
+            client: endpoint.client,
             socket: socket.socket,
-            replica,
+            content: HandoverContent::Logged(Box::new(LoggedContent {
+                connection,
+                syn_ack,
+                endpoint,
+                replica,
+            })),
         });
+    }
+
+    fn restore_at<'a>(
+        &mut self,
+        service: ServiceIndex,
+        node: ServingNode,
+        endpoint: &Endpoint,
+        output: impl Iterator<Item = &'a [u8]>,
+    ) {
+        self.ask_to_restore(service, node, endpoint, output);
+    }
+
+    fn guide(&mut self, service: ServiceIndex, client: SocketAddr, node: ServingNode) {
+        self.guide_to(service, client, node);
+    }
+
+    fn start_at<'a>(
+        &mut self,
+        service: ServiceIndex,
+        node: ServingNode,
+        endpoint: &Endpoint,
+        connection: &Connection,
+        late: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(), String> {
+        self.ask_to_start(service, node, (endpoint, connection), late)
+    }
+
+    fn drop_at(&mut self, service: ServiceIndex, node: ServingNode, client: SocketAddr) {
+        self.annexes.send(service, node, AnnexRequest::Drop(client));
     }
 
     fn open_replica(

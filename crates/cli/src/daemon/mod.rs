@@ -4,6 +4,8 @@
 //! than logging. While there is no traffic, it sleeps until the wire wakes it. Nothing that a client waits for depends on the loop: the
 //! wire logs and releases in the kernel.
 
+pub(crate) mod annex;
+mod annexed;
 mod arrival;
 mod census;
 mod claim;
@@ -25,9 +27,10 @@ mod peer;
 mod pool;
 mod recording;
 mod refusals;
-mod relay;
+pub(crate) mod relay;
 mod replicas;
 mod report;
+mod sealed;
 mod servers;
 mod set_up;
 pub(crate) mod snapshots;
@@ -125,6 +128,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
         tracing::warn!(%error, "the agent runs at ordinary priority: false alarms are more likely");
     }
     let wake = wakeup.waker();
+    let wake_agent: annex::message::WakeAgent = Arc::new(wake.clone());
     let arbiter = ArbiterClient::open(config, wake.clone()).context("opening the way to the arbiter")?;
     let SetUp { mut kernel, found } = set_up(config, wake.clone(), arbiter)?;
     let node = node_config(config, start.without_peer, &kernel, found.as_ref());
@@ -146,6 +150,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
         (kernel.exports.import_counter(), kernel.exports.moved_sockets()),
     )?;
     kernel.ordering = ordering::RecordedOrders::serve(config)?;
+    kernel.annexes = annex::AnnexNodes::open(config, kernel.wire(), &kernel.macs(), &wake_agent)?;
     let peer_status = control::PeerStatus {
         name: config.peer.name.clone(),
         address: config.peer.address,
@@ -397,6 +402,7 @@ impl Agent<'_> {
         if self.kernel.mend(&mut self.node) {
             self.kernel.look_for_links(&mut self.node, &self.kernel.peer);
         }
+        self.kernel.serve_annexes(&mut self.node);
         self.known.renew(&self.kernel, &self.node);
         self.kernel.ordering.tell(&self.node);
     }

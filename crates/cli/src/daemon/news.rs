@@ -38,6 +38,14 @@ impl LinuxKernel {
             OperatorReport::Migrated { connections } => {
                 tracing::info!(service, connections, "connections have moved here");
             }
+            OperatorReport::LeftAnnex { connections, reason } => {
+                tracing::warn!(
+                    service,
+                    connections,
+                    reason,
+                    "taking over connections that an annex had"
+                );
+            }
             OperatorReport::Unrestorable { client, reason } => {
                 tracing::warn!(service, %client, reason, "connection lost");
             }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use agent::Core;
 use proto::action::ServiceIndex;
+use proto::annex::AnnexId;
 use proto::service::ServiceInput;
 
 use super::kernel::LinuxKernel;
@@ -30,10 +31,14 @@ pub fn give(node: &mut Core, kernel: &LinuxKernel, peer: &str, order: &Order) ->
             within_ms,
         } => {
             let index = find(kernel, all, service)?;
-            if to != peer {
-                return Err(format!("the other node of {service} is {peer}, not {to}"));
+            let annex = kernel.annexes.annexes(index).find(|(name, _)| *name == to);
+            let annex = annex.map(|(_, id)| id);
+            if to != peer && annex.is_none() {
+                return Err(format!(
+                    "the other node of {service} is {peer}, and it has no annex {to}"
+                ));
             }
-            migrate(node, index, *client, *within_ms)
+            migrate(node, index, (*client, annex), *within_ms)
                 .map_err(|why| format!("no connection of {service} can move: {why}"))
         }
         Order::Leave { service, leaves } => {
@@ -56,11 +61,11 @@ pub fn give(node: &mut Core, kernel: &LinuxKernel, peer: &str, order: &Order) ->
     }
 }
 
-/// Orders connections to move to the other node.
+/// Orders connections to move to the other node, or to an annex. On a wire, the connections of annexes can move, too.
 fn migrate(
     node: &mut Core,
     index: ServiceIndex,
-    chosen: Option<ChosenClient>,
+    (chosen, annex): (Option<ChosenClient>, Option<AnnexId>),
     within_ms: u64,
 ) -> Result<(), String> {
     let now = linux::clock::now();
@@ -69,7 +74,8 @@ fn migrate(
     }
     let vip = node.service(index).vip();
     let open = linux::network::sockets::open_behind(vip, None).map_err(|error| error.to_string())?;
-    let clients = open.into_iter().map(|(client, _)| client);
+    let guests = node.service(index).guests().map(|(client, _)| client);
+    let clients = open.into_iter().map(|(client, _)| client).chain(guests);
     let clients: Vec<SocketAddr> = clients
         .filter(|client| chosen.is_none_or(|chosen| chosen.has(client)))
         .collect();
@@ -79,7 +85,15 @@ fn migrate(
         }));
     }
     let until = now + Duration::from_millis(within_ms);
-    node.handle(now, index, ServiceInput::Migrate { clients, until });
+    node.handle(
+        now,
+        index,
+        ServiceInput::Migrate {
+            clients,
+            annex,
+            until,
+        },
+    );
     Ok(())
 }
 

@@ -6,13 +6,14 @@ use std::net::SocketAddr;
 use linux::wire::{REASONS, Rings};
 use proto::Instant;
 use proto::action::ServiceIndex;
+use proto::annex::ServingNode;
 use proto::connection::{Connection, Protection};
 use proto::follower::RestartPolicy;
 use proto::migration::MigrationReport;
 use proto::node::Node;
 use proto::role::Role;
 use proto::role::RoleSince;
-use proto::service::PathView;
+use proto::service::{PathView, Service};
 use proto::state_sync::StateSyncProgress;
 use proto::stream::StreamLog;
 use proto::table::TableConfig;
@@ -21,9 +22,9 @@ use super::kernel::LinuxKernel;
 use super::relay::RELAYED;
 use crate::config::{self};
 use crate::control::{
-    self, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, MigrationStatus, NodeStatus,
-    PathStatus, RestoredConnections, RingStatus, RingsStatus, ServiceStatus, StateSince, StateSyncStatus,
-    TakeoverStatus, TakeoverTotals,
+    self, AnnexStatus, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, MigrationStatus,
+    NodeStatus, PathStatus, RestoredConnections, RingStatus, RingsStatus, ServiceStatus, StateSince,
+    StateSyncStatus, TakeoverStatus, TakeoverTotals,
 };
 
 /// Maximum number of reasons shown separately. Bounded, because replicas may fail in many ways.
@@ -111,6 +112,7 @@ fn service(
         takeovers: of.takeovers().iter().map(takeover).collect(),
         takeover_sums: sums_of(of.takeover_sums()),
         migrations: migrations_of(of.migrations()),
+        annexes: annexes(of, kernel, index),
         reversed,
         counters: counters(node, kernel, index),
         state,
@@ -158,6 +160,17 @@ fn path(path: &PathView) -> PathStatus {
         peer_hears: path.peer.hears,
         losses: path.losses,
     }
+}
+
+/// The annexes of a service.
+fn annexes(of: &Service, kernel: &LinuxKernel, index: ServiceIndex) -> Vec<AnnexStatus> {
+    let annexes = kernel.annexes.annexes(index);
+    let status = annexes.map(|(name, id)| AnnexStatus {
+        name: name.to_owned(),
+        is_up: of.is_up(ServingNode::Annex(id)),
+        connections: of.guests().filter(|(_, at)| *at == id).count() as u64,
+    });
+    status.collect()
 }
 
 fn migrations_of(report: MigrationReport) -> MigrationStatus {

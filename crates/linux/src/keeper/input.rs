@@ -1,6 +1,9 @@
 //! The logged input that goes to the keeper with a connection.
 
+use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
 
 use proto::spill::LogPart;
 
@@ -22,6 +25,29 @@ pub(super) enum InputPiece<'a> {
     Bytes(&'a [u8]),
     /// Bytes in the input's file.
     InFile { at: u64, len: u64 },
+}
+
+impl LoggedInput<'_> {
+    /// All bytes.
+    ///
+    /// # Errors
+    /// The error of reading the file.
+    pub fn read(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        for piece in &self.pieces {
+            match *piece {
+                InputPiece::Bytes(piece) => bytes.extend_from_slice(piece),
+                InputPiece::InFile { at, len } => {
+                    let file = self.file.ok_or(io::ErrorKind::NotFound)?;
+                    let file = File::from(file.try_clone_to_owned()?);
+                    let from = bytes.len();
+                    bytes.resize(from + usize::try_from(len).map_err(io::Error::other)?, 0);
+                    file.read_exact_at(&mut bytes[from..], at)?;
+                }
+            }
+        }
+        Ok(bytes)
+    }
 }
 
 impl<'a> FromIterator<LogPart<'a>> for LoggedInput<'a> {

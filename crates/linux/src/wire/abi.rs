@@ -166,6 +166,12 @@ pub(super) const HELD_RESERVED: u32 = 3;
 pub(super) const HELD_VIA_PEER: u32 = 4;
 /// `HELD_LOGGED`.
 pub(super) const HELD_LOGGED: u32 = 5;
+/// `HELD_ANNEX`. The annex's index is in the lowest byte.
+pub(super) const HELD_ANNEX: u32 = 0x100;
+/// `HELD_LEAVING`. The annex's index is in the lowest byte.
+pub(super) const HELD_LEAVING: u32 = 0x200;
+/// `ANNEXES_MAX`.
+pub(super) const ANNEXES_MAX: u32 = 8;
 
 /// A `struct death_record`: a dying process has released a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,10 @@ use memmap2::MmapOptions;
 use proto::action::Gate;
 
 use super::Wire;
-use super::abi::{ClientKey, HELD_DECIDED, HELD_LOGGED, HELD_RESERVED, HELD_UNDECIDED, HELD_VIA_PEER};
+use super::abi::{
+    ANNEXES_MAX, ClientKey, HELD_ANNEX, HELD_DECIDED, HELD_LEAVING, HELD_LOGGED, HELD_RESERVED,
+    HELD_UNDECIDED, HELD_VIA_PEER,
+};
 use super::client_bits::Undecided;
 use super::{WireError, WireStep};
 
@@ -90,7 +93,16 @@ impl Wire {
     /// The kernel's error. Then none of the connections is reserved.
     pub fn reserve(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
         self.set_holds(index, HOLDS_SOME);
-        let told = self.tell(index, clients, HELD_RESERVED);
+        let (guests, others): (Vec<_>, Vec<_>) = clients
+            .iter()
+            .partition(|client| self.annex_of(index, **client).is_some());
+        let leave = |client: &SocketAddr| {
+            let annex = self.annex_of(index, *client).unwrap_or(0);
+            self.tell(index, &[*client], HELD_LEAVING | u32::from(annex))
+        };
+        let told = self
+            .tell(index, &others, HELD_RESERVED)
+            .and_then(|()| guests.iter().try_for_each(leave));
         if told.is_err() {
             self.give_back(index, clients)?;
         }
@@ -128,6 +140,46 @@ impl Wire {
         clients.try_for_each(|&client| {
             self.change_held(&ClientKey::new(client, index).to_bytes(), HELD_VIA_PEER)
         })
+    }
+
+    /// Makes an annex of a service known. `annex` is its index.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn set_annex(&self, index: u16, annex: u8, mac: [u8; 6]) -> Result<(), WireError> {
+        let place = u32::from(index) * ANNEXES_MAX + u32::from(annex);
+        let value = [&mac[..], &[0; 2]].concat();
+        self.map("annexes")
+            .update(&place.to_ne_bytes(), &value, MapFlags::ANY)
+            .step(|| "telling the wire an annex's address".into())
+    }
+
+    /// From now on the packets of this client's connection go to this annex, or to the primary (`None`), and only this node's packets pass.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn guide(&self, index: u16, client: SocketAddr, annex: Option<u8>) -> Result<(), WireError> {
+        match annex {
+            None => self.forget_clients(index, &[client]),
+            Some(annex) => {
+                self.set_holds(index, HOLDS_SOME);
+                self.tell(index, &[client], HELD_ANNEX | u32::from(annex))
+            }
+        }
+    }
+
+    /// The clients of a service whose connections are on annexes, each with the annex's index.
+    pub fn annexed(&self, index: u16) -> Vec<(SocketAddr, u8)> {
+        let clients = self.clients_in("held", index).into_iter();
+        clients
+            .filter_map(|client| Some((client, self.annex_of(index, client)?)))
+            .collect()
+    }
+
+    /// The index of the annex that has the connection of `client`.
+    fn annex_of(&self, index: u16, client: SocketAddr) -> Option<u8> {
+        let value = self.held_value(&ClientKey::new(client, index).to_bytes())?;
+        (value & (HELD_ANNEX | HELD_LEAVING) != 0).then(|| value.to_le_bytes()[0])
     }
 
     /// The clients of a service whose connections are here although this node is the wire, or are being decided.
@@ -194,6 +246,9 @@ impl Wire {
                 Some(HELD_RESERVED) => self.delete_key("held", &key)?,
                 Some(HELD_UNDECIDED) if is_behind => self.delete_key("held", &key)?,
                 Some(HELD_UNDECIDED) => self.change_held(&key, HELD_DECIDED)?,
+                Some(value) if value & HELD_LEAVING != 0 => {
+                    self.change_held(&key, value & !HELD_LEAVING | HELD_ANNEX)?;
+                }
                 _ => {}
             }
         }

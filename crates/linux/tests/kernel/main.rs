@@ -3,6 +3,7 @@
 
 mod acceptance;
 mod adopt;
+mod annex;
 mod bad_packets;
 mod cap;
 mod death;

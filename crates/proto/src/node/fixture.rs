@@ -35,6 +35,7 @@ impl InheritedService {
             taken: Vec::new(),
             reversed_here: Vec::new(),
             reversed_there: Vec::new(),
+            annexed: Vec::new(),
             orphans: Vec::new(),
         }
     }

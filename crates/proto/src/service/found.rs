@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use crate::Instant;
 use crate::action::Gate;
+use crate::annex::AnnexId;
 use crate::role::Role;
 use crate::standing::InheritedStanding as Left;
 
@@ -35,6 +36,9 @@ pub struct InheritedService {
     /// Clients whose connections live on the backup although this node is the primary, so that this node logs their segments.
     #[serde(default)]
     pub reversed_there: Vec<SocketAddr>,
+    /// Clients whose connections live on annexes (docs/annex.md).
+    #[serde(default)]
+    pub annexed: Vec<(SocketAddr, AnnexId)>,
     /// Clients whose connections lost their process on this node, and were not adopted by the peer as far as that agent knew. This node's
     /// kernel has remembered them.
     pub orphans: Vec<SocketAddr>,

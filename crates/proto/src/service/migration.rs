@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use super::{OrderRefusal, Service};
 use crate::Instant;
 use crate::action::{ApplicationState, OperatorReport, ServiceAction, ServiceBeat};
+use crate::annex::{AnnexId, ServingNode};
 use crate::connection::Connection;
 use crate::detector::Detector;
 use crate::migration::{MigrationBeat, MigrationReport};
@@ -19,20 +20,31 @@ impl Service {
         let refusal = self.cannot_hand_over(peer, now);
         match self.role() {
             Role::Primary => refusal,
-            Role::Backup if self.reversed.has_here() => refusal,
+            Role::Backup if self.reversed.has_here() || self.annexes.guests().next().is_some() => refusal,
             role if role.may_speak() => refusal.or(Some(OrderRefusal::NotPrimary)),
             _ => Some(OrderRefusal::NotPrimary),
         }
     }
 
-    /// The operator wants the connections of `clients` to move to the other node before `until`. Those that have not moved by then stay.
-    pub(super) fn on_migrate(&mut self, now: Instant, mut clients: Vec<SocketAddr>, until: Instant) {
+    /// The operator wants the connections of `clients` to move before `until`: to the other node, or to an annex. Those that have not moved
+    /// by then stay.
+    pub(super) fn on_migrate(
+        &mut self,
+        now: Instant,
+        mut clients: Vec<SocketAddr>,
+        annex: Option<AnnexId>,
+        until: Instant,
+    ) {
         match self.role() {
             Role::Primary => {}
-            Role::Backup => clients.retain(|client| self.reversed.is_here(client)),
+            Role::Backup => {
+                let to = annex.map_or(ServingNode::Primary, ServingNode::Annex);
+                self.order_guests(now, &clients, to, until);
+                clients.retain(|client| annex.is_none() && self.reversed.is_here(client));
+            }
             _ => return,
         }
-        self.outgoing.order(clients, until);
+        self.outgoing.order(clients, annex, until);
         self.tell_peer(now);
     }
 
@@ -58,13 +70,17 @@ impl Service {
 
     /// What has become of the connections that were to move from this node.
     pub fn migrations(&self) -> MigrationReport {
-        self.outgoing.report()
+        let mut report = self.outgoing.report();
+        report.add(self.annexes.report());
+        report
     }
 
     /// What a heartbeat says of this service's migrations.
     pub(crate) fn migration_beat(&self) -> MigrationBeat {
         let (mut offers, reverses) = (self.outgoing.offers(), self.reverses());
-        offers.iter_mut().for_each(|offer| offer.reverses = reverses);
+        offers
+            .iter_mut()
+            .for_each(|offer| offer.reverses = reverses && offer.annex.is_none());
         MigrationBeat {
             offers,
             answers: self.incoming.answers(),
@@ -75,6 +91,7 @@ impl Service {
         if self.outgoing.on_timeout(now) {
             self.tell_peer(now);
         }
+        self.expire_annex_moves(now);
     }
 
     /// Takes what the peer says of migrations. Offers and answers count only between a primary and its backup. The backup offers reversed
@@ -111,16 +128,16 @@ impl Service {
             self.table.begin_anew(client);
         }
         self.reversed.forget(clients);
-        if !self.reverses() {
+        let mut clients = clients.to_vec();
+        clients.retain(|client| self.outgoing.annex_of(client).is_none());
+        if !self.reverses() || clients.is_empty() {
             return;
         }
         let table = &self.table;
         let is_open = |client| table.find(client).is_some() || table.is_older(client);
-        let ended = self.reversed.follow(clients, is_open);
-        self.actions.push_back(ServiceAction::LogReversed {
-            clients: clients.to_vec(),
-            ended,
-        });
+        let ended = self.reversed.follow(&clients, is_open);
+        self.actions
+            .push_back(ServiceAction::LogReversed { clients, ended });
     }
 
     fn on_offers(&mut self, now: Instant, word: &MigrationBeat) {
@@ -139,6 +156,10 @@ impl Service {
     fn take_released(&mut self, now: Instant, clients: Vec<SocketAddr>) {
         let (mut held, mut ended) = (Vec::new(), Vec::new());
         for client in clients {
+            if self.annexes.is_moving(&client) {
+                self.release_to_annex(client);
+                continue;
+            }
             let connection = self.table.find(client);
             match (connection, &mut self.takeover) {
                 (Some(connection), Some(takeover)) if takeover.may_give_back(client, connection) => {
@@ -168,17 +189,25 @@ impl Service {
             return;
         }
         let obstacle = self.migration_obstacle();
-        let table = &self.table;
-        let clients = self.incoming.choose(|client| {
-            if let Some(why) = obstacle {
-                return Err(why.to_owned());
+        let (mut incoming, table) = (std::mem::take(&mut self.incoming), &self.table);
+        let mut to_annexes = Vec::new();
+        let clients = incoming.choose(|client, annex| {
+            match annex {
+                Some(annex) => self.annex_obstacle(annex)?,
+                None => obstacle.map_or(Ok(()), |why| Err(why.to_owned()))?,
             }
             let connection = table.find(client).and_then(|id| table.get(id));
             connection.map_or(
                 Err("the other node does not follow it".to_owned()),
                 Connection::moves,
-            )
+            )?;
+            to_annexes.extend(annex.map(|annex| (client, ServingNode::Annex(annex))));
+            Ok(())
         });
+        self.incoming = incoming;
+        self.begin_annex_moves(now, &to_annexes);
+        let mut clients = clients;
+        clients.retain(|client| !self.annexes.is_moving(client));
         if !clients.is_empty() {
             self.takeover = Some(Takeover::begin_migration(now, clients, &mut self.actions));
         }
@@ -201,6 +230,7 @@ impl Service {
     /// The primary keeps these clients' connections.
     fn give_back(&mut self, now: Instant, clients: &[SocketAddr]) {
         for client in clients {
+            self.keep_from_annex(now, *client);
             if let (Some(connection), Some(takeover)) = (self.table.find(*client), &mut self.takeover)
                 && takeover.may_give_back(*client, connection)
             {
@@ -218,6 +248,7 @@ impl Service {
             .map(|(_, connection)| connection.client())
             .collect();
         self.incoming.clear();
+        self.keep_all_from_annexes(now);
         if self.takeover.as_ref().is_some_and(Takeover::is_migration) {
             self.give_back(now, &clients);
         }

@@ -7,6 +7,7 @@
 //!
 //! A service learns about the peer from the node's [`Detector`] and from what the peer's heartbeats say about this service.
 
+mod annex;
 mod direct;
 mod doubt;
 mod failure;
@@ -34,6 +35,7 @@ use std::time::Duration;
 pub use self::found::InheritedService;
 pub use self::view::{OrderRefusal, PathFault, PathView, Simplex};
 use crate::action::{ApplicationState, Gate, OperatorReport, ServiceAction, ServiceBeat};
+use crate::annex::{AnnexId, Annexes, ServingNode};
 use crate::census::CensusPage;
 use crate::census::ClientTerms;
 use crate::claim::Claim;
@@ -126,8 +128,47 @@ pub enum ServiceInput {
     Migrate {
         /// The clients.
         clients: Vec<SocketAddr>,
+        /// The node to which they move. `None`: the other node of the pair. On a wire, the connections of annexes move, and `None` means the
+        /// primary.
+        #[serde(default)]
+        annex: Option<AnnexId>,
         /// A connection that has not moved by then stays.
         until: Instant,
+    },
+    /// A node can take connections from now on, or not any more ([`crate::annex`]).
+    AnnexIsUp {
+        /// The node.
+        node: ServingNode,
+        /// Whether it can.
+        is_up: bool,
+    },
+    /// A node has made the socket, as [`ServiceAction::RestoreAt`] asked.
+    RestoredAt {
+        /// The client.
+        client: SocketAddr,
+        /// The node.
+        node: ServingNode,
+    },
+    /// A node cannot have the connection, or has lost it.
+    RefusedAt {
+        /// The client.
+        client: SocketAddr,
+        /// The node.
+        node: ServingNode,
+        /// Why.
+        reason: String,
+    },
+    /// A node was asked to let the socket speak, as [`ServiceAction::StartAt`] says.
+    StartedAt {
+        /// The connection.
+        connection: ConnectionId,
+    },
+    /// The socket of a connection that has moved speaks.
+    LiveAt {
+        /// The client.
+        client: SocketAddr,
+        /// The window that the socket offers its client, in bytes.
+        offered: u32,
     },
     /// The application on this node is in this state now.
     Server(ApplicationState),
@@ -227,6 +268,8 @@ pub struct Service {
     incoming: IncomingMigrations,
     /// Connections for which the two nodes' parts are exchanged.
     reversed: Reversed,
+    /// Nodes outside of the pair that have some connections.
+    annexes: Annexes,
     unfollowed: Unfollowed,
     sync: Option<StateSync>,
     /// Snapshots that this node sends, as the primary.
@@ -323,6 +366,7 @@ impl Service {
                     .into_iter()
                     .flat_map(|found| found.reversed_there.iter().copied()),
             ),
+            annexes: Annexes::new(found.into_iter().flat_map(|found| found.annexed.iter().copied())),
             unfollowed: Unfollowed::default(),
             sync: config.state_sync.map(StateSync::new),
             exports: Exports::new(now),
@@ -412,7 +456,11 @@ impl Service {
             ServiceInput::Failed { why } => self.on_failed(now, why),
             ServiceInput::Mended { mac } => self.on_mended(now, mac),
             ServiceInput::Leave(leaves) => self.on_leave(now, leaves),
-            ServiceInput::Migrate { clients, until } => self.on_migrate(now, clients, until),
+            ServiceInput::Migrate {
+                clients,
+                annex,
+                until,
+            } => self.on_migrate(now, clients, annex, until),
             ServiceInput::Server(server) => self.on_server(now, server),
             ServiceInput::Orphans(clients) => self.on_orphans(now, clients),
             ServiceInput::Forgotten(clients) => self.on_forgotten(&clients),
@@ -436,6 +484,11 @@ impl Service {
             ServiceInput::Export(call) => self.on_export(now, call),
             ServiceInput::Part(part) => self.on_part(part),
             ServiceInput::Receipt(receipt) => self.on_receipt(now, &receipt),
+            ServiceInput::AnnexIsUp { node, is_up } => self.on_annex(now, node, is_up),
+            ServiceInput::RestoredAt { client, node } => self.on_restored_at(now, client, node),
+            ServiceInput::RefusedAt { client, node, reason } => self.on_refused_at(now, client, node, reason),
+            ServiceInput::StartedAt { connection } => self.on_started_at(now, connection),
+            ServiceInput::LiveAt { client, offered } => self.on_live_at(now, client, offered),
         }
         self.judge_direct(now);
     }

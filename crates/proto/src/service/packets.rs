@@ -79,10 +79,12 @@ impl Service {
                 }
             }
             TableChange::Ended(connection) => {
-                self.incoming.on_decided(match direction {
+                let client = match direction {
                     Direction::In => segment.source,
                     Direction::Out => segment.destination,
-                });
+                };
+                self.end_at_annex(client);
+                self.incoming.on_decided(client);
                 self.decide(now, connection);
             }
             TableChange::Connection(connection) if direction == Direction::Out => {
@@ -109,12 +111,14 @@ impl Service {
         if let Some(takeover) = self.takeover.as_mut() {
             takeover.on_drained(now, &mut self.table, &mut self.actions);
         }
+        self.on_annex_drained(now);
         self.sync(now, StateSyncEvent::Drained);
         self.conclude(now);
     }
 
     pub(super) fn on_unrestorable(&mut self, now: Instant, connection: ConnectionId, reason: String) {
         if !self.keep_at_primary(now, connection, &reason, true)
+            && !self.keep_unreserved(now, connection, &reason)
             && let Some(takeover) = self.takeover.as_mut()
         {
             takeover.on_unrestorable(connection, &mut self.table, reason, &mut self.actions);
@@ -195,6 +199,7 @@ impl Service {
         }
         self.adopt_orphans(now);
         self.prepare_migrations(now);
+        self.move_guests(now);
     }
 
     /// Queues the actions that the table wants for clients' windows.

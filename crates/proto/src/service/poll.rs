@@ -127,6 +127,7 @@ impl Service {
             self.failure.poll_timeout(),
             self.exports.poll_timeout(),
             self.outgoing.poll_timeout(),
+            self.annexes.poll_timeout(),
             self.standing.free_at(),
         ];
         due.into_iter().flatten().min()

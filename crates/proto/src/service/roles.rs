@@ -252,6 +252,7 @@ impl Service {
         }
         if from == Role::Backup {
             self.incoming.clear();
+            self.leave_annexes();
             self.sync(now, StateSyncEvent::Leave);
         }
         match to {

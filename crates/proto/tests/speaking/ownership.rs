@@ -229,7 +229,7 @@ impl MigratingNode {
         let wanted = client(connection);
         let is_followed = self.parts[connection] == LEARNT;
         let moves = |client| is_followed && client == wanted;
-        let check = |client| moves(client).then_some(()).ok_or_else(String::new);
+        let check = |client, _| moves(client).then_some(()).ok_or_else(String::new);
         let chosen = self.incoming.choose(check);
         if !chosen.is_empty() {
             let speaks = defect == Some(OwnershipDefect::EarlyVoice);
@@ -392,7 +392,9 @@ impl OwnershipModel {
         let defect = self.defect;
         match action {
             OwnershipAction::Order(node, connection) => {
-                state.nodes[node].outgoing.order([client(connection)], UNTIL);
+                state.nodes[node]
+                    .outgoing
+                    .order([client(connection)], None, UNTIL);
                 state.orders += 1;
             }
             OwnershipAction::Expire => {

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use agent::{Kernel, LogReader, MessageToPeer, SyncRun, Written};
 use proto::action::{Gate, OperatorReport, ServiceIndex};
+use proto::annex::ServingNode;
 use proto::connection::{Cap, Connection, Endpoint as Known, OutputEnd};
 use proto::export::ExportOutcome;
 use proto::follower::{Restart, RestartPolicy};
@@ -489,6 +490,31 @@ impl Kernel for Machine {
             self.unheard.extend(syn_ack.map(|syn_ack| (socket, syn_ack)));
         }
     }
+
+    /// The simulated pair has no annexes.
+    fn restore_at<'a>(
+        &mut self,
+        _: ServiceIndex,
+        _: ServingNode,
+        _: &Known,
+        _: impl Iterator<Item = &'a [u8]>,
+    ) {
+    }
+
+    fn guide(&mut self, _: ServiceIndex, _: SocketAddr, _: ServingNode) {}
+
+    fn start_at<'a>(
+        &mut self,
+        _: ServiceIndex,
+        _: ServingNode,
+        _: &Known,
+        _: &Connection,
+        _: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(), String> {
+        Err("the simulated pair has no annexes".to_owned())
+    }
+
+    fn drop_at(&mut self, _: ServiceIndex, _: ServingNode, _: SocketAddr) {}
 
     fn open_replica(&mut self, _: ServiceIndex, id: ConnectionId, client: SocketAddr) -> Result<(), String> {
         if self.is_server_dead {

@@ -22,7 +22,15 @@ impl Station {
         let now = self.machine.clock.read(now);
         if self.machine.runs(now) && self.core.cannot_migrate(now, 0).is_none() {
             let until = now + patience;
-            self.core.handle(now, 0, ServiceInput::Migrate { clients, until });
+            self.core.handle(
+                now,
+                0,
+                ServiceInput::Migrate {
+                    clients,
+                    annex: None,
+                    until,
+                },
+            );
             self.machine.agent.wake(now);
         }
     }

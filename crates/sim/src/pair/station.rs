@@ -135,6 +135,7 @@ impl Station {
             taken: self.machine.wire.held(),
             reversed_here: self.machine.wire.reversed_here(),
             reversed_there: self.machine.wire.reversed_there(),
+            annexed: Vec::new(),
             orphans: self.machine.remembered_orphans(),
         });
         self.machine.wire.forget_caps();

@@ -9,8 +9,9 @@ use std::time::Duration;
 use linux::clock;
 use proto::order::{RecordId, RecordPosition};
 
+use super::super::sealed::{BEGIN_MAX, begin};
 use super::inspect::ServerInspection;
-use super::sealed::{BEGIN_MAX, ENDED, FOLLOWED, HAVE, NONE, PART, RECEIPT, REFUSED, begin};
+use super::kinds::{ENDED, FOLLOWED, HAVE, MAGIC, NONE, PART, RECEIPT, REFUSED};
 use super::state::OrderedService;
 
 /// Interval at which the primary checks whether the backup still answers.
@@ -43,7 +44,7 @@ pub(super) fn serve(listener: TcpListener, services: Vec<Arc<OrderedService>>) -
 /// Serves a link of the backup.
 fn send_record(stream: TcpStream, services: &[Arc<OrderedService>]) -> io::Result<()> {
     let key = services.first().and_then(|service| service.key.as_ref());
-    let (mut reader, mut writer) = begin(stream, key, false)?;
+    let (mut reader, mut writer) = begin(stream, MAGIC, key, false)?;
     let (kind, payload) = reader.receive()?;
     let (position, vip) = position_of(&payload).ok_or(io::ErrorKind::InvalidData)?;
     let vip: Option<SocketAddr> = std::str::from_utf8(vip).ok().and_then(|vip| vip.parse().ok());
@@ -121,7 +122,7 @@ fn position_of(payload: &[u8]) -> Option<(RecordPosition, &[u8])> {
 fn take_record(service: &OrderedService) -> io::Result<()> {
     let stream = TcpStream::connect_timeout(&service.peer, BEGIN_MAX)?;
     let inbound = stream.try_clone()?;
-    let (mut reader, mut writer) = begin(stream, service.key.as_ref(), true)?;
+    let (mut reader, mut writer) = begin(stream, MAGIC, service.key.as_ref(), true)?;
     let (position, library) = {
         let state = service.state();
         (state.arrivals.position(), state.libraries)

@@ -13,9 +13,9 @@
 mod access;
 mod frames;
 mod inspect;
+mod kinds;
 mod library;
 mod link;
-mod sealed;
 mod state;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};

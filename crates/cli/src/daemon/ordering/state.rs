@@ -12,8 +12,9 @@ use proto::order::frames::{ALONE, END, RECEIPT};
 use proto::order::{LinkRefusal, OnDivergence, OrderArrivals, OrderTransfer, RecordId, RecordPosition};
 use proto::role::Role;
 
+use super::super::sealed::SealedWriter;
 use super::frames;
-use super::sealed::{ENDED, FOLLOWED, OrderLinkWriter, PART};
+use super::kinds::{ENDED, FOLLOWED, PART};
 use crate::config::SecretKey;
 use crate::control::OrderActivity;
 
@@ -74,7 +75,7 @@ pub(super) struct OrderState {
     /// The library of the primary's server.
     pub recorder: Option<UnixStream>,
     pub transfer: OrderTransfer,
-    link: Option<OrderLinkWriter>,
+    link: Option<SealedWriter>,
     /// Counts the links, so that a thread of an earlier link does not end a later one.
     links: u64,
     /// The backup's half.
@@ -281,8 +282,8 @@ impl OrderState {
         &mut self,
         now: Instant,
         position: RecordPosition,
-        mut link: OrderLinkWriter,
-    ) -> Result<u64, (LinkRefusal, OrderLinkWriter)> {
+        mut link: SealedWriter,
+    ) -> Result<u64, (LinkRefusal, SealedWriter)> {
         let record = match self.transfer.link_up(now, position) {
             Ok(record) => record,
             Err(refusal) => {

@@ -14,12 +14,13 @@ use anyhow::Context;
 use linux::keeper;
 use proto::Instant;
 use proto::action::ServiceIndex;
+use proto::connection::{Connection, Endpoint};
 
 use crate::config::{AfterTakeover, Config};
 use crate::control::RestoredStatus;
 use crate::keepers::Keepers;
-pub use serve::Handover;
-use serve::{RelayReport, RelayService};
+use serve::RelayReport;
+pub use serve::{Handover, HandoverContent, LoggedContent, PlannedContent, RelayService};
 
 /// Number of low bits of a connection's number, in which an agent counts its connections. The high bits are random for each agent.
 const NUMBERS: u32 = 32;
@@ -88,31 +89,42 @@ struct RelayThreadHandle {
 }
 
 impl RelayedConnections {
-    /// Makes the relay. It has no keeper until [`start`](Self::start).
-    pub fn new(config: &Config) -> anyhow::Result<Self> {
-        let mut services = Vec::new();
-        for service in &config.services {
-            services.push(RelayService {
-                name: service.name.clone(),
-                application: service.application,
-                volatile: service.volatile(),
-                closes: service.after_takeover == AfterTakeover::Close,
-            });
-        }
-        Ok(Self {
+    /// Makes the relay of a node. It has no keeper until [`start`](Self::start).
+    pub fn new(config: &Config) -> Self {
+        let services = config.services.iter().map(|service| RelayService {
+            name: service.name.clone(),
+            application: service.application,
+            volatile: service.volatile(),
+            closes: service.after_takeover == AfterTakeover::Close,
+        });
+        Self::of(services.collect())
+    }
+
+    /// Makes a relay for these services.
+    pub fn of(services: Vec<RelayService>) -> Self {
+        Self {
             next: (linux::process::random_seed() as u64) << NUMBERS,
             taken: BTreeMap::new(),
             given: 0,
-            names: config
-                .services
-                .iter()
-                .map(|service| service.name.clone())
-                .collect(),
+            names: services.iter().map(|service| service.name.clone()).collect(),
             told: Arc::default(),
             unheard: channel().1,
             thread: None,
             services: services.into(),
-        })
+        }
+    }
+
+    /// How a connection of this node's log goes on elsewhere with the socket that was made from `endpoint`. `None` if it cannot go on.
+    pub fn plan_elsewhere(
+        &self,
+        service: ServiceIndex,
+        connection: &Connection,
+        endpoint: &Endpoint,
+    ) -> Option<std::io::Result<PlannedContent>> {
+        let restart = connection.restart_on(endpoint);
+        let (adoption, input) =
+            self.services[usize::from(service)].plan(0, (connection, &restart), endpoint)?;
+        Some(input.read().map(|input| PlannedContent { adoption, input }))
     }
 
     /// Starts the thread that talks to `keepers`.
@@ -188,7 +200,7 @@ impl RelayedConnections {
 
     /// Gives a connection to the keeper.
     pub fn hand_over(&mut self, handover: Handover) {
-        let (id, client) = (handover.id, handover.endpoint.client);
+        let (id, client) = (handover.id, handover.client);
         let sent = self
             .thread
             .as_ref()

@@ -14,6 +14,7 @@ use proto::follower::Restart;
 use proto::restart::http::Volatile;
 use proto::stream::StreamLog;
 use proto::{Instant, Offset};
+use serde::{Deserialize, Serialize};
 
 use crate::keepers::Keepers;
 
@@ -27,16 +28,38 @@ pub struct Handover {
     /// Its number among the connections that were taken over.
     pub id: u64,
     pub service: ServiceIndex,
+    pub client: SocketAddr,
+    /// The client's connection.
+    pub socket: OwnedFd,
+    pub content: HandoverContent,
+}
+
+/// What the keeper gets of a connection, besides its socket.
+pub enum HandoverContent {
+    /// What this node's log has of it.
+    Logged(Box<LoggedContent>),
+    /// What another node's log has of it (docs/annex.md).
+    Planned(Box<PlannedContent>),
+}
+
+/// A connection of this node's log.
+pub struct LoggedContent {
     /// The logs and the restart point.
     pub connection: Box<Connection>,
     /// See [`HandedOver`](proto::takeover::HandedOver).
     pub syn_ack: Option<Vec<u8>>,
     /// The state from which the socket was restored.
     pub endpoint: Endpoint,
-    /// The client's connection.
-    pub socket: OwnedFd,
     /// The replica's connection to the application.
     pub replica: Option<TcpStream>,
+}
+
+/// How a connection of another node's log goes on.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct PlannedContent {
+    pub adoption: Adoption,
+    /// The logged input for the application.
+    pub input: Vec<u8>,
 }
 
 /// The thread's last report.
@@ -51,7 +74,7 @@ pub(super) struct RelayReport {
 }
 
 /// A service's configuration, for the thread.
-pub(super) struct RelayService {
+pub struct RelayService {
     pub name: String,
     pub application: SocketAddr,
     pub volatile: Volatile,
@@ -170,20 +193,58 @@ impl RelayThread {
     }
 
     fn adopt(&mut self, handover: Handover) {
-        let service = &self.services[usize::from(handover.service)];
         let Handover {
             id,
-            connection,
-            syn_ack,
-            endpoint,
+            service,
+            client,
             socket,
-            replica,
-            ..
+            content,
         } = handover;
-        let restart = connection.restart_on(&endpoint);
+        let service = &self.services[usize::from(service)];
+        let adopted = match content {
+            HandoverContent::Logged(logged) => {
+                let LoggedContent {
+                    connection,
+                    syn_ack,
+                    endpoint,
+                    replica,
+                } = *logged;
+                let restart = connection.restart_on(&endpoint);
+                let Some((mut adoption, input)) = service.plan(id, (&connection, &restart), &endpoint) else {
+                    return; // dropping the socket closes it, which sends a RST
+                };
+                adoption.syn_ack = syn_ack;
+                let is_replica = matches!(adoption.plan, AdoptionPlan::Replica { .. });
+                let replica = replica.as_ref().filter(|_| is_replica).map(AsFd::as_fd);
+                self.keepers.adopt(&adoption, socket.as_fd(), replica, &input)
+            }
+            HandoverContent::Planned(planned) => {
+                let PlannedContent { mut adoption, input } = *planned;
+                adoption.id = id;
+                adoption.service.clone_from(&service.name);
+                adoption.application = service.application;
+                let input = LoggedInput::from(&[&input[..]][..]);
+                self.keepers.adopt(&adoption, socket.as_fd(), None, &input)
+            }
+        };
+        if let Err(error) = adopted {
+            tracing::error!(service = service.name, %client, error = format!("{error:#}"), "connection lost");
+        }
+    }
+}
+
+impl RelayService {
+    /// How the application's side of a connection goes on with the socket that was made from `endpoint`, and the logged input for it. `None`
+    /// if it cannot go on.
+    pub fn plan<'a>(
+        &self,
+        id: u64,
+        (connection, restart): (&'a Connection, &'a Result<Restart, String>),
+        endpoint: &Endpoint,
+    ) -> Option<(Adoption, LoggedInput<'a>)> {
         // Input that came after the endpoint was determined is in the socket's receive queue.
         let (log, frontier) = (connection.input(), endpoint.input_frontier);
-        let (plan, input) = match &restart {
+        let (plan, input) = match restart {
             // A replica reads on even if its output is complete.
             Ok(Restart::Replica { input_from, resume }) => {
                 let input = log.parts((*input_from).min(frontier)..frontier).collect();
@@ -210,34 +271,29 @@ impl RelayThread {
             Ok(Restart::Http { feed, resume }) => (
                 AdoptionPlan::Http {
                     resume: resume.clone(),
-                    volatile: service.volatile.clone(),
-                    closes: service.closes,
+                    volatile: self.volatile.clone(),
+                    closes: self.closes,
                 },
                 feed.logged(log, frontier).into_iter().collect(),
             ),
             Err(reason) => {
-                // Not expected: the restart was checked before the connection left the table. Dropping the socket
-                // closes it, which sends a RST.
-                tracing::warn!(service = service.name, client = %endpoint.client, reason, "connection lost");
-                return;
+                // Not expected: the restart was checked before the connection left the table.
+                tracing::warn!(service = self.name, client = %endpoint.client, reason, "connection lost");
+                return None;
             }
         };
         let adoption = Adoption {
             id,
-            service: service.name.clone(),
+            service: self.name.clone(),
             client: endpoint.client,
             vip: endpoint.vip,
-            application: service.application,
+            application: self.application,
             plan,
             input_ended: endpoint.input_ended,
             output: endpoint.output,
-            sent_before: connection.sent_before(&endpoint),
-            syn_ack,
+            sent_before: connection.sent_before(endpoint),
+            syn_ack: None,
         };
-        let is_replica = matches!(adoption.plan, AdoptionPlan::Replica { .. });
-        let replica = replica.as_ref().filter(|_| is_replica).map(AsFd::as_fd);
-        if let Err(error) = self.keepers.adopt(&adoption, socket.as_fd(), replica, &input) {
-            tracing::error!(service = service.name, client = %endpoint.client, error = format!("{error:#}"), "connection lost");
-        }
+        Some((adoption, input))
     }
 }

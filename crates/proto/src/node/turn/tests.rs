@@ -310,6 +310,7 @@ fn what_is_released_moves_here_and_what_is_withdrawn_is_given_back() {
         client: clients[usize::try_from(number).expect("small")],
         is_released,
         reverses: false,
+        annex: None,
     };
     let beat = |offers| {
         let answers = Vec::new();

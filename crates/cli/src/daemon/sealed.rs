@@ -1,4 +1,4 @@
-//! Frames of the link for a record between the agents. First, each side sends the magic number and a nonce. Then come frames, as between
+//! Frames of a TCP link between two nodes. First, each side sends the link's magic number and a nonce. Then come frames, as between
 //! agent and library ([`proto::order::frames`]), but with other kinds. If the nodes share a key, each frame ends with a tag: the first 16
 //! bytes of HMAC-SHA256 over the direction, both nonces, the frame's number and the frame. So a frame cannot be forged, replayed, left out
 //! or sent back.
@@ -13,39 +13,24 @@ use sha2::Sha256;
 
 use crate::config::SecretKey;
 
-/// Marks a link of this version.
-const MAGIC: [u8; 4] = *b"SFO2";
+/// Length of a link's magic number, which also says its version.
+const MAGIC: usize = 4;
 const NONCE: usize = 16;
 const TAG: usize = 16;
-/// Largest payload of a frame: all that an agent keeps.
+/// Largest payload in bytes of a frame: all that an agent keeps of a record, and the input of a connection with its limits.
 const PAYLOAD_MAX: usize = 65 << 20;
-/// The backup's first frame: the record that its server follows (8 bytes, 0: none yet), how much of it has arrived (8 bytes), then the VIP
-/// as text.
-pub const HAVE: u8 = 1;
-/// Bytes of the record.
-pub const PART: u8 = 2;
-/// The backup has this many bytes (8 bytes).
-pub const RECEIPT: u8 = 3;
-/// The backup's server must go on without a record, for the reason in the payload.
-pub const REFUSED: u8 = 4;
-/// The primary sends this record (8 bytes).
-pub const FOLLOWED: u8 = 5;
-/// The primary has no record for the backup now, for the reason in the payload.
-pub const NONE: u8 = 6;
-/// The record is complete, for the reason in the payload.
-pub const ENDED: u8 = 7;
 /// Time limit for connecting and for the first frames.
 pub const BEGIN_MAX: Duration = Duration::from_secs(1);
 
 /// Makes and checks the tags of one direction.
-struct OrderLinkSeal {
+struct LinkSeal {
     key: Option<SecretKey>,
     /// The direction and both nonces.
     context: Vec<u8>,
     count: u64,
 }
 
-impl OrderLinkSeal {
+impl LinkSeal {
     fn tag(&mut self, frame: &[u8]) -> Option<Hmac<Sha256>> {
         let key = self.key.as_ref()?;
         let mut mac = Hmac::<Sha256>::new_from_slice(key.bytes()).expect("any length is a key");
@@ -58,18 +43,18 @@ impl OrderLinkSeal {
 }
 
 /// The half of a link that sends.
-pub struct OrderLinkWriter {
+pub struct SealedWriter {
     stream: TcpStream,
-    seal: OrderLinkSeal,
+    seal: LinkSeal,
 }
 
 /// The half of a link that receives.
-pub struct OrderLinkReader {
+pub struct SealedReader {
     pub stream: io::BufReader<TcpStream>,
-    seal: OrderLinkSeal,
+    seal: LinkSeal,
 }
 
-impl OrderLinkWriter {
+impl SealedWriter {
     /// Sends a frame.
     pub fn send(&mut self, kind: u8, payload: &[u8]) -> io::Result<()> {
         let mut frame = frame(kind, payload);
@@ -85,7 +70,7 @@ impl OrderLinkWriter {
     }
 }
 
-impl OrderLinkReader {
+impl SealedReader {
     /// Receives a frame: its kind and its payload.
     pub fn receive(&mut self) -> io::Result<(u8, Vec<u8>)> {
         let mut head = [0; HEAD];
@@ -104,18 +89,19 @@ impl OrderLinkReader {
             let mut tag = [0; TAG];
             self.stream.read_exact(&mut tag)?;
             mac.verify_truncated_left(&tag)
-                .map_err(|_| io::Error::other("a frame of the link for recorded order has a wrong tag"))?;
+                .map_err(|_| io::Error::other("a frame of a link has a wrong tag"))?;
         }
         Ok((head[0], frame.split_off(HEAD)))
     }
 }
 
-/// Exchanges nonces. `is_opener`: this node has opened the connection.
+/// Exchanges nonces. `magic` marks the link's use and version. `is_opener`: this node has opened the connection.
 pub fn begin(
     mut stream: TcpStream,
+    magic: [u8; MAGIC],
     key: Option<&SecretKey>,
     is_opener: bool,
-) -> io::Result<(OrderLinkReader, OrderLinkWriter)> {
+) -> io::Result<(SealedReader, SealedWriter)> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(BEGIN_MAX))?;
     stream.set_write_timeout(Some(BEGIN_MAX))?;
@@ -123,12 +109,12 @@ pub fn begin(
     for half in own.chunks_mut(8) {
         half.copy_from_slice(&(linux::process::random_seed() as u64).to_le_bytes());
     }
-    stream.write_all(&[&MAGIC[..], &own].concat())?;
-    let mut greeting = [0; MAGIC.len() + NONCE];
+    stream.write_all(&[&magic[..], &own].concat())?;
+    let mut greeting = [0; MAGIC + NONCE];
     stream.read_exact(&mut greeting)?;
-    let Some(other) = greeting.strip_prefix(&MAGIC) else {
+    let Some(other) = greeting.strip_prefix(&magic) else {
         return Err(io::Error::other(
-            "the peer speaks another version of the link for recorded order",
+            "the other node speaks another version of the link",
         ));
     };
     let nonces = if is_opener {
@@ -136,16 +122,16 @@ pub fn begin(
     } else {
         [other, &own].concat()
     };
-    let seal = |is_from_opener: bool| OrderLinkSeal {
+    let seal = |is_from_opener: bool| LinkSeal {
         key: key.cloned(),
         context: [&[u8::from(is_from_opener)], &nonces[..]].concat(),
         count: 0,
     };
-    let reader = OrderLinkReader {
+    let reader = SealedReader {
         stream: io::BufReader::with_capacity(64 << 10, stream.try_clone()?),
         seal: seal(!is_opener),
     };
-    let writer = OrderLinkWriter {
+    let writer = SealedWriter {
         stream,
         seal: seal(is_opener),
     };
@@ -165,16 +151,16 @@ mod tests {
     }
 
     /// Both ends of a link, with these keys: the opener's, and the other's.
-    fn link(keys: [Option<SecretKey>; 2]) -> [(OrderLinkReader, OrderLinkWriter); 2] {
+    fn link(keys: [Option<SecretKey>; 2]) -> [(SealedReader, SealedWriter); 2] {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
         let address = listener.local_addr().expect("bound");
         let [opener, other] = keys;
         let opened = std::thread::spawn(move || {
             let stream = TcpStream::connect(address).expect("connected");
-            begin(stream, opener.as_ref(), true).expect("the other end begins too")
+            begin(stream, *b"TEST", opener.as_ref(), true).expect("the other end begins too")
         });
         let (stream, _) = listener.accept().expect("accepted");
-        let accepted = begin(stream, other.as_ref(), false).expect("the opener begins too");
+        let accepted = begin(stream, *b"TEST", other.as_ref(), false).expect("the opener begins too");
         [opened.join().expect("no panic"), accepted]
     }
 
@@ -183,28 +169,25 @@ mod tests {
         for key in [None, Some(key("a"))] {
             let [(mut from_other, mut to_other), (mut from_opener, mut to_opener)] = link([key.clone(), key]);
             for payload in [&b"abc"[..], b"", &[7; 100_000]] {
-                to_other.send(PART, payload).expect("sent");
-                assert_eq!(from_opener.receive().expect("a frame"), (PART, payload.to_vec()));
+                to_other.send(2, payload).expect("sent");
+                assert_eq!(from_opener.receive().expect("a frame"), (2, payload.to_vec()));
             }
-            to_opener.send(RECEIPT, b"12345678").expect("sent");
-            assert_eq!(
-                from_other.receive().expect("a frame"),
-                (RECEIPT, b"12345678".to_vec())
-            );
+            to_opener.send(3, b"12345678").expect("sent");
+            assert_eq!(from_other.receive().expect("a frame"), (3, b"12345678".to_vec()));
         }
     }
 
     #[test]
     fn frames_of_another_key_and_repeated_frames_are_refused() {
         let [(_, mut to_other), (mut from_opener, _)] = link([Some(key("a")), Some(key("b"))]);
-        to_other.send(PART, b"abc").expect("sent");
+        to_other.send(2, b"abc").expect("sent");
         from_opener.receive().expect_err("another key");
 
         let [(_, mut to_other), (mut from_opener, _)] = link([Some(key("a")), Some(key("a"))]);
-        to_other.send(PART, b"abc").expect("sent");
+        to_other.send(2, b"abc").expect("sent");
         from_opener.receive().expect("a frame");
         to_other.seal.count = 0;
-        to_other.send(PART, b"abc").expect("sent");
+        to_other.send(2, b"abc").expect("sent");
         from_opener.receive().expect_err("the same frame again");
     }
 }

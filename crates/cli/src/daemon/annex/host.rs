@@ -1,0 +1,230 @@
+//! The side of a node that takes connections of a service: an annex, or the primary, to which connections move back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use linux::repair::{Pool, RestoredSocket};
+use proto::Instant;
+use proto::action::ServiceIndex;
+use proto::connection::Endpoint;
+
+use super::super::relay::{Handover, HandoverContent, PlannedContent, RelayedConnections};
+use super::super::sealed::begin;
+use super::links::SILENT_MAX;
+use super::message::{AnnexReply, AnnexRequest, MAGIC, MESSAGE, WakeAgent, WireHello};
+use crate::config::SecretKey;
+
+/// A restored socket's timestamp clock begins this much ahead. The wire's clock runs on while the request is under way, and the wire wakes the
+/// client with it. A socket whose clock is behind would be ignored (PAWS, RFC 7323 section 5).
+const CLOCK_AHEAD: Duration = Duration::from_secs(2);
+
+/// A request, and how to answer it.
+pub struct AnnexCall {
+    pub vip: SocketAddr,
+    pub request: AnnexRequest,
+    pub replies: Sender<AnnexReply>,
+}
+
+/// Takes links of wires at `listener`. The calls come through the returned channel.
+///
+/// # Errors
+/// If no thread can be started.
+pub fn serve(listener: TcpListener, key: SecretKey, waker: WakeAgent) -> io::Result<Receiver<AnnexCall>> {
+    let (calls, inbox) = channel();
+    std::thread::Builder::new()
+        .name("annex-links".into())
+        .spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (calls, key, waker) = (calls.clone(), key.clone(), waker.clone());
+                let served = std::thread::Builder::new()
+                    .name("annex-link".into())
+                    .spawn(move || {
+                        if let Err(error) = serve_link(stream, &key, &calls, &waker) {
+                            tracing::debug!(%error, "a wire's link has ended");
+                        }
+                    });
+                if let Err(error) = served {
+                    tracing::warn!(%error, "a wire's link is not served");
+                }
+            }
+        })?;
+    Ok(inbox)
+}
+
+/// Serves one link until it ends.
+fn serve_link(
+    stream: TcpStream,
+    key: &SecretKey,
+    calls: &Sender<AnnexCall>,
+    waker: &WakeAgent,
+) -> io::Result<()> {
+    let (mut reader, mut writer) = begin(stream, MAGIC, Some(key), false)?;
+    reader.stream.get_ref().set_read_timeout(Some(SILENT_MAX))?;
+    let (replies, outbox) = channel::<AnnexReply>();
+    let stream = reader.stream.get_ref().try_clone()?;
+    let send = std::thread::Builder::new()
+        .name("annex-reply".into())
+        .spawn(move || {
+            for reply in outbox {
+                let bytes = postcard::to_stdvec(&reply).map_err(io::Error::other);
+                if bytes.and_then(|bytes| writer.send(MESSAGE, &bytes)).is_err() {
+                    let _ = stream.shutdown(std::net::Shutdown::Both); // fails only if it is closed already
+                    return;
+                }
+            }
+        })?;
+    let mut vip = None;
+    let outcome = loop {
+        let request = reader
+            .receive()
+            .and_then(|(_, bytes)| postcard::from_bytes::<AnnexRequest>(&bytes).map_err(io::Error::other));
+        match request {
+            Ok(AnnexRequest::Ping) => {
+                let _ = replies.send(AnnexReply::Pong); // fails only if the link has ended
+            }
+            Ok(request) => {
+                if let AnnexRequest::Hello(hello) = &request {
+                    vip = Some(hello.vip);
+                }
+                let Some(vip) = vip else {
+                    break Err(io::ErrorKind::InvalidData.into());
+                };
+                let replies = replies.clone();
+                let call = AnnexCall {
+                    vip,
+                    request,
+                    replies,
+                };
+                if calls.send(call).is_err() {
+                    break Ok(());
+                }
+                waker();
+            }
+            Err(error) => break Err(error),
+        }
+    };
+    drop(replies);
+    drop(send); // it ends when the last call is answered
+    outcome
+}
+
+/// What a node has of a service for a wire.
+#[derive(Default)]
+pub struct HostedConnections {
+    /// Sockets that do not speak yet.
+    restoring: BTreeMap<SocketAddr, (Endpoint, RestoredSocket)>,
+    /// Clients whose connections were started here.
+    started: BTreeSet<SocketAddr>,
+}
+
+impl HostedConnections {
+    /// Number of connections that were started here and not dropped.
+    pub fn started(&self) -> usize {
+        self.started.len()
+    }
+
+    /// The clients whose connections were started here and not dropped.
+    pub fn clients(&self) -> Vec<SocketAddr> {
+        self.started.iter().copied().collect()
+    }
+
+    /// Forgets the connections that do not live any more.
+    pub fn retain(&mut self, lives: impl Fn(&SocketAddr) -> bool) {
+        self.started.retain(lives);
+    }
+
+    /// A wire says which connections it thinks are here. Returns those that are here and that it does not know.
+    pub fn on_hello(&mut self, hello: &WireHello) -> Vec<SocketAddr> {
+        self.restoring.clear();
+        let guests: BTreeSet<_> = hello.guests.iter().copied().collect();
+        let unknown: Vec<_> = self.started.difference(&guests).copied().collect();
+        self.started.retain(|client| guests.contains(client));
+        unknown
+    }
+
+    /// Carries out a request, except `Hello`. Returns the answer.
+    pub fn handle(
+        &mut self,
+        request: AnnexRequest,
+        service: ServiceIndex,
+        pool: &mut Pool,
+        relay: &mut RelayedConnections,
+    ) -> Option<AnnexReply> {
+        let now = linux::clock::now();
+        let (client, outcome) = match request {
+            AnnexRequest::Restore {
+                endpoint,
+                output,
+                now: then,
+            } => (
+                endpoint.client,
+                self.restore(endpoint, &output, (now, then), pool),
+            ),
+            AnnexRequest::Start {
+                client,
+                late,
+                is_quiet,
+                content,
+            } => (
+                client,
+                self.start((client, late, is_quiet), content, service, relay),
+            ),
+            AnnexRequest::Drop(client) => {
+                self.restoring.remove(&client);
+                return None;
+            }
+            AnnexRequest::Hello(_) | AnnexRequest::Ping => return None,
+        };
+        Some(outcome.unwrap_or_else(|reason| AnnexReply::Refused { client, reason }))
+    }
+
+    /// A started connection ends here without a word. Returns whether there was one.
+    pub fn forget(&mut self, client: &SocketAddr) -> bool {
+        self.started.remove(client)
+    }
+
+    fn restore(
+        &mut self,
+        mut endpoint: Endpoint,
+        output: &[u8],
+        (now, then): (Instant, u64),
+        pool: &mut Pool,
+    ) -> Result<AnnexReply, String> {
+        if let Some(clock) = &mut endpoint.timestamps {
+            let age = Duration::from_nanos(then.saturating_sub(clock.at.as_nanos()));
+            clock.at = now - (age + CLOCK_AHEAD);
+        }
+        let socket = RestoredSocket::new(pool, &endpoint, std::iter::once(output))
+            .and_then(|socket| socket.make_ready().map(|()| socket))
+            .map_err(|error| error.to_string())?;
+        let client = endpoint.client;
+        self.restoring.insert(client, (endpoint, socket));
+        Ok(AnnexReply::Restored(client))
+    }
+
+    fn start(
+        &mut self,
+        (client, late, is_quiet): (SocketAddr, Vec<u8>, bool),
+        content: PlannedContent,
+        service: ServiceIndex,
+        relay: &mut RelayedConnections,
+    ) -> Result<AnnexReply, String> {
+        let (_, socket) = self.restoring.remove(&client).ok_or("its socket was not made")?;
+        socket.feed(&late).map_err(|error| error.to_string())?;
+        let socket = socket.activate(is_quiet).map_err(|error| error.to_string())?;
+        let offered = linux::repair::offered_window(&socket).unwrap_or(0);
+        let id = relay.add_live(service, client, linux::clock::now());
+        relay.hand_over(Handover {
+            id,
+            service,
+            client,
+            socket,
+            content: HandoverContent::Planned(Box::new(content)),
+        });
+        self.started.insert(client);
+        Ok(AnnexReply::Live { client, offered })
+    }
+}

@@ -1,0 +1,238 @@
+//! The wire's side: a link to each node that may take connections of a service.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use proto::action::ServiceIndex;
+use proto::annex::ServingNode;
+
+use super::super::sealed::{BEGIN_MAX, SealedReader, begin};
+use super::message::{AnnexReply, AnnexRequest, MAGIC, MESSAGE, WakeAgent, WireHello};
+use crate::config::SecretKey;
+
+/// Interval of signs of life.
+const PING_EVERY: Duration = Duration::from_millis(50);
+/// A node that is silent for longer is not there.
+pub(super) const SILENT_MAX: Duration = Duration::from_millis(500);
+/// Pause before the wire connects again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// What a link says to the agent.
+pub enum LinkEvent {
+    /// The node is there. It has this MAC address on the service interface.
+    Up([u8; 6]),
+    /// The node is not there any more.
+    Down,
+    /// An answer.
+    Reply(AnnexReply),
+}
+
+/// An event of a link.
+pub struct FromLink {
+    pub service: ServiceIndex,
+    pub node: ServingNode,
+    pub event: LinkEvent,
+}
+
+/// What a link needs to know.
+#[derive(Clone)]
+pub struct LinkPlace {
+    pub service: ServiceIndex,
+    pub node: ServingNode,
+    pub vip: SocketAddr,
+    pub mac: [u8; 6],
+    /// Where the node listens.
+    pub to: SocketAddr,
+}
+
+/// A link. Its thread connects again and again.
+pub struct AnnexLink {
+    requests: Sender<AnnexRequest>,
+    guests: Arc<Mutex<Vec<SocketAddr>>>,
+    is_wanted: Arc<AtomicBool>,
+    is_up: Arc<AtomicBool>,
+}
+
+impl AnnexLink {
+    /// Starts the link's thread.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn start(
+        place: LinkPlace,
+        key: SecretKey,
+        events: Sender<FromLink>,
+        waker: WakeAgent,
+    ) -> io::Result<Self> {
+        let (requests, inbox) = channel();
+        let guests = Arc::<Mutex<Vec<SocketAddr>>>::default();
+        let is_up = Arc::<AtomicBool>::default();
+        let is_wanted = Arc::<AtomicBool>::default();
+        let link = Self {
+            requests,
+            guests: Arc::clone(&guests),
+            is_wanted: Arc::clone(&is_wanted),
+            is_up: Arc::clone(&is_up),
+        };
+        let thread = LinkThread {
+            place,
+            key,
+            events,
+            waker,
+            guests,
+            is_wanted,
+            is_up,
+        };
+        std::thread::Builder::new()
+            .name("annex-link".into())
+            .spawn(move || thread.run(&inbox))?;
+        Ok(link)
+    }
+
+    /// Whether there is to be a link: only the wire has links.
+    pub fn set_wanted(&self, is_wanted: bool) {
+        self.is_wanted.store(is_wanted, Ordering::Release);
+    }
+
+    /// Sends a request, if the node is there.
+    pub fn send(&self, request: AnnexRequest) {
+        if self.is_up.load(Ordering::Acquire) {
+            let _ = self.requests.send(request); // fails only if the thread has panicked
+        }
+    }
+
+    /// The clients whose connections the node has. A new link tells it.
+    pub fn set_guests(&self, guests: Vec<SocketAddr>) {
+        *self.guests.lock().unwrap_or_else(PoisonError::into_inner) = guests;
+    }
+}
+
+struct LinkThread {
+    place: LinkPlace,
+    key: SecretKey,
+    events: Sender<FromLink>,
+    waker: WakeAgent,
+    guests: Arc<Mutex<Vec<SocketAddr>>>,
+    is_wanted: Arc<AtomicBool>,
+    is_up: Arc<AtomicBool>,
+}
+
+impl LinkThread {
+    fn run(&self, inbox: &Receiver<AnnexRequest>) {
+        loop {
+            let outcome = if self.is_wanted() {
+                self.serve(inbox)
+            } else {
+                Ok(())
+            };
+            if self.is_up.swap(false, Ordering::AcqRel) {
+                let why = outcome.err().map_or_else(String::new, |error| error.to_string());
+                tracing::warn!(node = %self.place.to, vip = %self.place.vip, why, "the annex is not there any more");
+                if !self.tell(LinkEvent::Down) {
+                    return;
+                }
+            }
+            while inbox.try_recv().is_ok() {} // they were for the link that has ended
+            match inbox.recv_timeout(PAUSE) {
+                Err(RecvTimeoutError::Disconnected) => return,
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.is_wanted.load(Ordering::Acquire)
+    }
+
+    /// Tells the agent. Returns false if there is no agent any more.
+    fn tell(&self, event: LinkEvent) -> bool {
+        let told = self.events.send(FromLink {
+            service: self.place.service,
+            node: self.place.node,
+            event,
+        });
+        (self.waker)();
+        told.is_ok()
+    }
+
+    /// Opens a link, and serves it until it ends.
+    fn serve(&self, inbox: &Receiver<AnnexRequest>) -> io::Result<()> {
+        let stream = TcpStream::connect_timeout(&self.place.to, BEGIN_MAX)?;
+        let (mut reader, mut writer) = begin(stream, MAGIC, Some(&self.key), true)?;
+        let mut send = |request: &AnnexRequest| {
+            let bytes = postcard::to_stdvec(request).map_err(io::Error::other)?;
+            writer.send(MESSAGE, &bytes)
+        };
+        let guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        send(&AnnexRequest::Hello(WireHello {
+            vip: self.place.vip,
+            mac: self.place.mac,
+            address: own_address(self.place.to)?,
+            guests,
+        }))?;
+        let AnnexReply::Welcome { mac } = receive(&mut reader)? else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        reader.stream.get_ref().set_read_timeout(Some(SILENT_MAX))?;
+        let stream = reader.stream.get_ref().try_clone()?;
+        self.is_up.store(true, Ordering::Release);
+        self.tell(LinkEvent::Up(mac));
+        tracing::info!(node = %self.place.to, vip = %self.place.vip, "the annex is there");
+        std::thread::scope(|scope| {
+            let listens = scope.spawn(|| self.listen(&mut reader));
+            let outcome = loop {
+                let request = match inbox.recv_timeout(PING_EVERY) {
+                    Ok(request) => request,
+                    Err(RecvTimeoutError::Timeout) => AnnexRequest::Ping,
+                    Err(RecvTimeoutError::Disconnected) => break Ok(()),
+                };
+                if listens.is_finished() || !self.is_wanted() {
+                    break Ok(());
+                }
+                if let Err(error) = send(&request) {
+                    break Err(error);
+                }
+            };
+            let _ = stream.shutdown(std::net::Shutdown::Both); // fails only if it is closed already
+            let heard = listens
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("the link's thread panicked")));
+            outcome.and(heard)
+        })
+    }
+
+    /// Passes the node's replies to the agent.
+    fn listen(&self, reader: &mut SealedReader) -> io::Result<()> {
+        loop {
+            match receive(reader)? {
+                AnnexReply::Pong => {}
+                reply => {
+                    if !self.tell(LinkEvent::Reply(reply)) {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn receive(reader: &mut SealedReader) -> io::Result<AnnexReply> {
+    let (_, bytes) = reader.receive()?;
+    postcard::from_bytes(&bytes).map_err(io::Error::other)
+}
+
+/// This node's address towards `to`.
+fn own_address(to: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = if to.is_ipv4() {
+        std::net::Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        std::net::Ipv6Addr::UNSPECIFIED.into()
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(to)?;
+    Ok(socket.local_addr()?.ip())
+}

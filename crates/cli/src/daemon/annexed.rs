@@ -1,0 +1,168 @@
+//! The agent's part in moves to and from annexes ([`super::annex`]): passes on what links say, and takes connections that move back.
+
+use std::net::SocketAddr;
+
+use agent::{Core, Kernel as _};
+use proto::action::ServiceIndex;
+use proto::annex::ServingNode;
+use proto::connection::{Connection, Endpoint};
+use proto::role::Role;
+use proto::service::ServiceInput;
+
+use super::annex::host::AnnexCall;
+use super::annex::links::{FromLink, LinkEvent};
+use super::annex::message::{AnnexReply, AnnexRequest};
+use super::kernel::LinuxKernel;
+
+/// Largest number of bytes of input that moves with a connection.
+const INPUT_MAX: usize = 60 << 20;
+
+impl LinuxKernel {
+    /// Tells the node what the annexes say, and carries out the calls of the other node's wire.
+    pub fn serve_annexes(&mut self, node: &mut Core) {
+        for service in (0..).take(self.services.len()) {
+            let is_wire = node.service(service).role() == Role::Backup;
+            self.annexes.set_wire(service, is_wire);
+        }
+        while let Some(FromLink {
+            service,
+            node: of,
+            event,
+        }) = self.annexes.poll_link()
+        {
+            let input = match event {
+                LinkEvent::Up(mac) => {
+                    if let Some(number) = self.annexes.number(service, of)
+                        && let Err(error) = self.wire.set_annex(service, number, mac)
+                    {
+                        tracing::error!(%error, "an annex gets no connections");
+                        continue;
+                    }
+                    ServiceInput::AnnexIsUp {
+                        node: of,
+                        is_up: true,
+                    }
+                }
+                LinkEvent::Down => ServiceInput::AnnexIsUp {
+                    node: of,
+                    is_up: false,
+                },
+                LinkEvent::Reply(AnnexReply::Restored(client)) => {
+                    ServiceInput::RestoredAt { client, node: of }
+                }
+                LinkEvent::Reply(AnnexReply::Refused { client, reason }) => {
+                    let name = self.annexes.name(service, of);
+                    tracing::debug!(%client, node = name, reason, "a node does not have the connection");
+                    ServiceInput::RefusedAt {
+                        client,
+                        node: of,
+                        reason,
+                    }
+                }
+                LinkEvent::Reply(AnnexReply::Live { client, offered }) => {
+                    if !self.annexes.must_wake(service, client) {
+                        continue;
+                    }
+                    ServiceInput::LiveAt { client, offered }
+                }
+                LinkEvent::Reply(AnnexReply::Welcome { .. } | AnnexReply::Pong) => continue,
+            };
+            self.read_all(node);
+            node.handle(self.now(), service, input);
+        }
+        while let Some(call) = self.annexes.poll_call() {
+            self.answer_wire(node, call);
+        }
+    }
+
+    /// Carries out a call of the other node's wire, while this node is the primary.
+    fn answer_wire(&mut self, node: &Core, call: AnnexCall) {
+        let AnnexCall {
+            vip,
+            request,
+            replies,
+        } = call;
+        let Some(service) = self.service_at(vip) else {
+            return;
+        };
+        let is_primary = node.service(service).role() == Role::Primary;
+        let resources = &mut self.services[usize::from(service)];
+        let reply = match request {
+            AnnexRequest::Hello(hello) => {
+                resources.hosted.on_hello(&hello);
+                Some(AnnexReply::Welcome { mac: resources.mac })
+            }
+            AnnexRequest::Restore { ref endpoint, .. } if !is_primary => Some(AnnexReply::Refused {
+                client: endpoint.client,
+                reason: "the other node is not the primary".to_owned(),
+            }),
+            request => resources
+                .hosted
+                .handle(request, service, &mut resources.pool, &mut self.relay),
+        };
+        if let Some(AnnexReply::Live { client, .. }) = &reply {
+            resources.hosted.forget(client); // it is an ordinary connection of this primary
+        }
+        if let Some(reply) = reply {
+            let _ = replies.send(reply); // fails only if the link has ended
+        }
+    }
+
+    /// Asks another node to make a socket.
+    pub(super) fn ask_to_restore<'a>(
+        &self,
+        service: ServiceIndex,
+        node: ServingNode,
+        endpoint: &Endpoint,
+        output: impl Iterator<Item = &'a [u8]>,
+    ) {
+        let request = AnnexRequest::Restore {
+            endpoint: endpoint.clone(),
+            output: output.flatten().copied().collect(),
+            now: self.now().as_nanos(),
+        };
+        self.annexes.send(service, node, request);
+    }
+
+    /// Asks another node to start the socket that it has made.
+    pub(super) fn ask_to_start<'a>(
+        &mut self,
+        service: ServiceIndex,
+        node: ServingNode,
+        (endpoint, connection): (&Endpoint, &Connection),
+        late: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(), String> {
+        let late: Vec<u8> = late.flatten().copied().collect();
+        let content = self
+            .relay
+            .plan_elsewhere(service, connection, endpoint)
+            .ok_or("its application cannot go on")?
+            .map_err(|error| format!("its spilled input cannot be read: {error}"))?;
+        if late.len() + content.input.len() > INPUT_MAX {
+            return Err("its input is too long".to_owned());
+        }
+        let is_quiet = connection.is_quiet(endpoint);
+        self.annexes.note_quiet(service, endpoint.client, is_quiet);
+        let request = AnnexRequest::Start {
+            client: endpoint.client,
+            late,
+            is_quiet,
+            content,
+        };
+        self.annexes.send(service, node, request);
+        Ok(())
+    }
+
+    /// From now on, this node has the packets of the client's connection.
+    pub(super) fn guide_to(&mut self, service: ServiceIndex, client: SocketAddr, node: ServingNode) {
+        let number = self.annexes.number(service, node);
+        if node != ServingNode::Primary && number.is_none() {
+            tracing::error!(%client, "the annex is not in the configuration any more");
+            return;
+        }
+        self.annexes.note_guest(service, client, node);
+        if let Err(error) = self.wire.guide(service, client, number) {
+            tracing::error!(%error, %client, "the client's packets do not reach the node that has its connection");
+        }
+    }
+}

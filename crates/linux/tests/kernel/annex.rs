@@ -1,0 +1,164 @@
+//! Annexes (docs/annex.md) on the real kernel: the wire logs a connection and passes its packets to and from an annex, while the packets of
+//! other connections go to the primary.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use proto::Seq;
+use proto::action::Gate;
+use proto::packet::{Flags, Segment, TcpOptions};
+
+use crate::support::frame::FrameTap;
+use crate::support::lan::{Family, Lan, LanHost, accept};
+use crate::support::wire_on::{WireOn, options};
+use crate::support::{PATIENCE, assert_same_stream, eventually, stream};
+
+const ANNEX: u8 = 3;
+
+/// A wire with an annex. The LAN's third host is the annex. The wire takes a host that does not exist for its primary.
+struct Annexed {
+    lan: Lan,
+    wire: WireOn,
+    _annex: WireOn,
+    client: TcpStream,
+    server: TcpStream,
+    address: SocketAddr,
+    family: Family,
+}
+
+impl Annexed {
+    /// With a connection that lives on the annex.
+    fn new(test: &str, family: Family) -> Option<Self> {
+        let lan = Lan::new(test)?;
+        let primary = LanHost::new(99);
+        let wire = WireOn::new(&lan.backup, &primary, &options(), Gate::Wire);
+        let annex = WireOn::new(&lan.primary, &lan.backup, &options(), Gate::Primary);
+        let address = SocketAddr::new(family.address(1), 4321);
+        wire.set_annex(family.service(), ANNEX, lan.primary.mac())
+            .expect("the annex is known");
+        wire.guide(family.service(), address, Some(ANNEX))
+            .expect("guided");
+        let listener = lan.primary.listen(family.vip());
+        let client = lan.client.run(|| {
+            let socket =
+                socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)
+                    .expect("socket");
+            socket.bind(&address.into()).expect("bind");
+            socket
+                .connect_timeout(&family.vip().into(), PATIENCE)
+                .expect("connect");
+            TcpStream::from(socket)
+        });
+        let server = accept(&listener);
+        Some(Self {
+            lan,
+            wire,
+            _annex: annex,
+            client,
+            server,
+            address,
+            family,
+        })
+    }
+
+    /// Sends `bytes` in both directions, one after the other.
+    fn exchange(&self, bytes: &[u8]) {
+        for (mut from, mut to) in [(&self.client, &self.server), (&self.server, &self.client)] {
+            std::thread::scope(|scope| {
+                scope.spawn(move || from.write_all(bytes).expect("write"));
+                let mut received = vec![0; bytes.len()];
+                to.read_exact(&mut received).expect("read");
+                assert_same_stream("what arrived", &received, bytes);
+            });
+        }
+    }
+
+    /// A segment of the service to the client.
+    fn output(&self) -> Vec<u8> {
+        let segment = Segment {
+            source: self.family.vip(),
+            destination: self.address,
+            seq: Seq(4242),
+            ack: Seq(1),
+            flags: Flags::ACK,
+            window: 1,
+            options: TcpOptions::default(),
+            payload: b"foreign",
+        };
+        segment.emit()
+    }
+}
+
+#[test]
+fn a_guided_connection_is_the_annexes() {
+    for family in Family::BOTH {
+        let Some(annexed) = Annexed::new("a_guided_connection_is_the_annexes", family) else {
+            return;
+        };
+        let before = annexed.wire.counter(family, "logged_in_packets")
+            + annexed.wire.counter(family, "logged_out_packets");
+        annexed.exchange(&stream(1, 100_000));
+        let after = annexed.wire.counter(family, "logged_in_packets")
+            + annexed.wire.counter(family, "logged_out_packets");
+        assert!(after > before, "{family:?}: the wire logs both directions");
+        assert_eq!(annexed.wire.drops(family), []);
+        assert_eq!(annexed.wire.annexed(family.service()), [(annexed.address, ANNEX)]);
+        assert_eq!(
+            annexed.wire.held(family.service()),
+            [],
+            "this node has no connection"
+        );
+    }
+}
+
+/// The primary's segments of this connection, and the annex's of others, reach nobody.
+#[test]
+fn one_node_speaks_on_each_connection() {
+    for family in Family::BOTH {
+        let Some(annexed) = Annexed::new("one_node_speaks_on_each_connection", family) else {
+            return;
+        };
+        let (lan, wire) = (&annexed.lan, &annexed.wire);
+        let dropped = wire.counter(family, "dropped_foreign_voice");
+        let tap = FrameTap::on(&lan.client, "port2");
+        tap.put(lan.backup.mac(), [2, 0, 0, 0, 0, 99], &annexed.output()); // the primary's address
+        wire.wait_for(family, "dropped_foreign_voice", dropped + 1);
+        wire.guide(family.service(), annexed.address, None)
+            .expect("guided");
+        tap.put(lan.backup.mac(), lan.primary.mac(), &annexed.output());
+        wire.wait_for(family, "dropped_foreign_voice", dropped + 2);
+        wire.guide(family.service(), annexed.address, Some(ANNEX))
+            .expect("guided");
+        annexed.exchange(b"both are sure");
+    }
+}
+
+/// While the connection is reserved, nothing passes. A new agent gives it back to the annex.
+#[test]
+fn a_reserved_connection_waits() {
+    for family in Family::BOTH {
+        let Some(mut annexed) = Annexed::new("a_reserved_connection_waits", family) else {
+            return;
+        };
+        let service = family.service();
+        annexed
+            .wire
+            .reserve(service, &[annexed.address])
+            .expect("reserved");
+        let held = annexed.wire.counter(family, "held_in_takeover");
+        (&annexed.client).write_all(b"input").expect("write");
+        annexed.wire.wait_for(family, "held_in_takeover", held + 1);
+        assert_eq!(annexed.wire.annexed(service), [(annexed.address, ANNEX)]);
+        annexed.wire = annexed.wire.succeeded(&options());
+        let mut received = [0; 5];
+        (&annexed.server)
+            .read_exact(&mut received)
+            .expect("the client repeats it");
+        assert_eq!(&received, b"input");
+        annexed.exchange(b"and it goes on");
+        eventually("nothing is reserved", || {
+            let annexes = annexed.wire.annexed(service);
+            (annexes == [(annexed.address, ANNEX)]).then_some(())
+        });
+    }
+}

@@ -1,0 +1,379 @@
+//! Annexes: nodes outside of the pair that have some of a service's connections (docs/annex.md).
+//!
+//! The backup is the wire of all connections, wherever they live. So it alone decides which node a connection's packets go to and come from:
+//! the primary, or an annex. It moves a connection by restoring the connection on the other node from its log:
+//!
+//! ```text
+//!   Reserved ── log read ─▶ Restoring ── socket made ─▶ Prepared ── released ─▶ Guided ── log read, socket started ─▶ lives there
+//!      └───────────┴────────────┴─ failure, or the order is taken back: the connection stays where it was
+//! ```
+//!
+//! A connection that the primary has is offered and released as in [`crate::migration`]. A connection that an annex has needs no release: the
+//! wire's own word says who speaks for it.
+//!
+//! If an annex is silent, the wire takes its connections over, like those of a dead worker ([`crate::orphans`]). If the primary dies, the wire
+//! takes over all connections.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Instant;
+use crate::migration::MigrationReport;
+
+/// Maximum number of annexes of a service.
+pub const ANNEXES_MAX: usize = 8;
+/// Maximum number of connections that a wire moves at a time.
+const MOVES_MAX: usize = 48;
+/// Time in which the log must be read and the socket made. A restored socket's timestamp clock allows for no more.
+pub const RESTORE_MAX: Duration = Duration::from_secs(1);
+
+/// Identifies an annex in messages: a hash of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct AnnexId(pub u32);
+
+impl AnnexId {
+    /// The annex called `name`: FNV-1a of the name (Fowler, Noll, Vo).
+    pub fn of(name: &str) -> Self {
+        let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+        Self(name.as_bytes().iter().fold(0x811c_9dc5, step))
+    }
+}
+
+/// The node whose packets a wire passes for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ServingNode {
+    /// The primary.
+    Primary,
+    /// An annex.
+    Annex(AnnexId),
+}
+
+/// How far a move is. The picture is in the module's documentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MovePhase {
+    Reserved,
+    Restoring,
+    Prepared,
+    Guided,
+}
+
+/// Events that change how far a move is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MoveEvent {
+    /// The log was read to its end.
+    Drained,
+    /// The other node has made the connection's socket.
+    Restored,
+    /// The node that had the connection has destroyed its socket, or needs not do so.
+    Released,
+}
+
+impl MovePhase {
+    const fn after(self, event: MoveEvent) -> Self {
+        use MoveEvent::{Drained, Released, Restored};
+        match (self, event) {
+            (Self::Reserved, Drained) => Self::Restoring,
+            (Self::Reserved, Restored | Released) => Self::Reserved,
+            (Self::Restoring, Restored) => Self::Prepared,
+            (Self::Restoring, Drained | Released) => Self::Restoring, // a drain for another connection
+            (Self::Prepared, Released) => Self::Guided,
+            (Self::Prepared, Drained | Restored) => Self::Prepared,
+            (Self::Guided, Drained | Restored | Released) => Self::Guided,
+        }
+    }
+}
+
+/// A connection on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct AnnexMove {
+    from: ServingNode,
+    to: ServingNode,
+    phase: MovePhase,
+    /// When the connection was reserved.
+    begun: Instant,
+}
+
+impl AnnexMove {
+    /// Time by which the socket must be made, if it is not made yet.
+    fn restores_until(&self) -> Option<Instant> {
+        match self.phase {
+            MovePhase::Reserved | MovePhase::Restoring => Some(self.begun + RESTORE_MAX),
+            MovePhase::Prepared | MovePhase::Guided => None,
+        }
+    }
+}
+
+/// A connection whose move has come to a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MovingConnection {
+    /// Its client.
+    pub client: SocketAddr,
+    /// Where it has been.
+    pub from: ServingNode,
+    /// Where it goes.
+    pub to: ServingNode,
+}
+
+/// What the end of a drain means for moves.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct DrainedMoves {
+    /// These connections are to be restored on their new nodes.
+    pub restore: Vec<MovingConnection>,
+    /// The sockets of these connections may start on their new nodes.
+    pub start: Vec<MovingConnection>,
+}
+
+/// The annexes of a service, as its wire knows them.
+#[derive(Debug, Default)]
+pub struct Annexes {
+    /// Nodes that can take connections now.
+    up: BTreeSet<ServingNode>,
+    moves: BTreeMap<SocketAddr, AnnexMove>,
+    /// Where connections live that the primary does not have.
+    guests: BTreeMap<SocketAddr, AnnexId>,
+    /// Guests that are to move: where, and until when.
+    ordered: BTreeMap<SocketAddr, (ServingNode, Instant)>,
+    report: MigrationReport,
+}
+
+impl Annexes {
+    /// As an earlier agent has left them.
+    pub fn new(guests: impl IntoIterator<Item = (SocketAddr, AnnexId)>) -> Self {
+        Self {
+            guests: guests.into_iter().collect(),
+            ..Self::default()
+        }
+    }
+
+    /// A node can take connections from now on.
+    pub fn on_up(&mut self, node: ServingNode) {
+        self.up.insert(node);
+    }
+
+    /// A node is silent. Returns the clients whose connections it has, and those whose moves to it are over: `true` if nobody else has the
+    /// connection.
+    pub fn on_down(&mut self, node: ServingNode) -> (Vec<SocketAddr>, Vec<(MovingConnection, bool)>) {
+        self.up.remove(&node);
+        let lives = |(&client, &annex): (&SocketAddr, &AnnexId)| {
+            (ServingNode::Annex(annex) == node && !self.moves.contains_key(&client)).then_some(client)
+        };
+        let lost = self.guests.iter().filter_map(lives).collect();
+        let ended: Vec<_> = self
+            .moves
+            .iter()
+            .filter(|(_, one)| one.to == node)
+            .map(|(&client, one)| (moving(client, one), one.phase == MovePhase::Guided))
+            .collect();
+        for (one, _) in &ended {
+            self.moves.remove(&one.client);
+        }
+        (lost, ended)
+    }
+
+    /// Whether the node can take connections.
+    pub fn is_up(&self, node: ServingNode) -> bool {
+        self.up.contains(&node)
+    }
+
+    /// Whether another connection may begin to move.
+    pub fn has_room(&self) -> bool {
+        self.moves.len() < MOVES_MAX
+    }
+
+    /// Where this client's connection lives.
+    pub fn place(&self, client: &SocketAddr) -> ServingNode {
+        self.guests
+            .get(client)
+            .map_or(ServingNode::Primary, |&annex| ServingNode::Annex(annex))
+    }
+
+    /// The clients whose connections live on annexes.
+    pub fn guests(&self) -> impl Iterator<Item = (SocketAddr, AnnexId)> + '_ {
+        self.guests.iter().map(|(&client, &annex)| (client, annex))
+    }
+
+    /// Whether the client's connection is on its way to another node.
+    pub fn is_moving(&self, client: &SocketAddr) -> bool {
+        self.moves.contains_key(client)
+    }
+
+    /// Guests of `clients` are to move before `until`.
+    pub fn order(&mut self, clients: &[SocketAddr], to: ServingNode, until: Instant) {
+        for client in clients {
+            if self.guests.contains_key(client) && self.place(client) != to {
+                self.ordered.insert(*client, (to, until));
+            }
+        }
+    }
+
+    /// The guests that are to move, and that may begin now: those for which `check` finds no obstacle. The time of the others may be over.
+    pub fn take_ordered(
+        &mut self,
+        now: Instant,
+        mut check: impl FnMut(SocketAddr) -> Result<(), String>,
+    ) -> Vec<(SocketAddr, ServingNode)> {
+        let mut next = Vec::new();
+        for (client, (to, until)) in std::mem::take(&mut self.ordered) {
+            let waits = if !self.up.contains(&to) {
+                Err("the node is not there".to_owned())
+            } else if self.moves.len() + next.len() >= MOVES_MAX || self.moves.contains_key(&client) {
+                Err("its turn had not come when the time was over".to_owned())
+            } else {
+                check(client)
+            };
+            match waits {
+                Ok(()) => next.push((client, to)),
+                Err(why) if now >= until => self.report.count(client, Some(why)),
+                Err(_) => drop(self.ordered.insert(client, (to, until))),
+            }
+        }
+        next
+    }
+
+    /// When the time of the next ordered guest, or of the next socket to be made, is over.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let ordered = self.ordered.values().map(|&(_, until)| until);
+        ordered
+            .chain(self.moves.values().filter_map(AnnexMove::restores_until))
+            .min()
+    }
+
+    /// Whether the connection is on its way to `node`.
+    pub fn is_moving_to(&self, client: &SocketAddr, node: ServingNode) -> bool {
+        self.moves.get(client).is_some_and(|one| one.to == node)
+    }
+
+    /// A guest that was to move stays where it is. The primary itself counts the connections that it has offered.
+    pub fn count_stayed(&mut self, client: SocketAddr, why: &str) {
+        if self.place(&client) != ServingNode::Primary {
+            self.report.count(client, Some(why.to_owned()));
+        }
+    }
+
+    /// What has become of the guests that were to move.
+    pub fn report(&self) -> MigrationReport {
+        let is_guest = |one: &&AnnexMove| one.from != ServingNode::Primary;
+        MigrationReport {
+            pending: self.ordered.len() + self.moves.values().filter(is_guest).count(),
+            ..self.report.clone()
+        }
+    }
+
+    /// The wire has reserved the connection, which is to move.
+    pub fn begin(&mut self, now: Instant, client: SocketAddr, to: ServingNode) {
+        let one = AnnexMove {
+            from: self.place(&client),
+            to,
+            phase: MovePhase::Reserved,
+            begun: now,
+        };
+        self.moves.insert(client, one);
+    }
+
+    /// The moves whose sockets are not made in time.
+    pub fn late(&self, now: Instant) -> Vec<SocketAddr> {
+        let is_late = |one: &AnnexMove| one.restores_until().is_some_and(|until| now >= until);
+        let late = self.moves.iter().filter(|(_, one)| is_late(one));
+        late.map(|(&client, _)| client).collect()
+    }
+
+    /// The log was read to its end.
+    pub fn on_drained(&mut self) -> DrainedMoves {
+        let mut drained = DrainedMoves::default();
+        for (&client, one) in &mut self.moves {
+            let before = one.phase;
+            one.phase = before.after(MoveEvent::Drained);
+            match before {
+                MovePhase::Reserved => drained.restore.push(moving(client, one)),
+                MovePhase::Guided => drained.start.push(moving(client, one)),
+                MovePhase::Restoring | MovePhase::Prepared => {}
+            }
+        }
+        drained
+    }
+
+    /// `node` has made the connection's socket. Returns the connection, if it was to do so.
+    pub fn on_restored(&mut self, client: SocketAddr, node: ServingNode) -> Option<MovingConnection> {
+        let one = self.moves.get_mut(&client).filter(|one| one.to == node)?;
+        let before = one.phase;
+        one.phase = before.after(MoveEvent::Restored);
+        (one.phase != before).then(|| moving(client, one))
+    }
+
+    /// The node that had the connection has released it. Returns the connection, if another node is prepared for it.
+    pub fn on_released(&mut self, client: SocketAddr) -> Option<MovingConnection> {
+        let one = self.moves.get_mut(&client)?;
+        let before = one.phase;
+        one.phase = before.after(MoveEvent::Released);
+        (one.phase != before).then(|| moving(client, one))
+    }
+
+    /// The connection stays where it is, if it was not released. Returns it.
+    pub fn give_back(&mut self, client: SocketAddr) -> Option<MovingConnection> {
+        let one = *self
+            .moves
+            .get(&client)
+            .filter(|one| one.phase != MovePhase::Guided)?;
+        self.moves.remove(&client);
+        Some(moving(client, &one))
+    }
+
+    /// The clients whose connections are on their way from the primary, which has not released them.
+    pub fn unreleased_of_primary(&self) -> Vec<SocketAddr> {
+        let is_unreleased =
+            |one: &AnnexMove| one.from == ServingNode::Primary && one.phase != MovePhase::Guided;
+        let unreleased = self.moves.iter().filter(|(_, one)| is_unreleased(one));
+        unreleased.map(|(&client, _)| client).collect()
+    }
+
+    /// The connection's socket was started on its new node. Returns the connection, if it was on its way.
+    pub fn on_started(&mut self, client: SocketAddr) -> Option<MovingConnection> {
+        let one = *self
+            .moves
+            .get(&client)
+            .filter(|one| one.phase == MovePhase::Guided)?;
+        self.moves.remove(&client);
+        if one.from != ServingNode::Primary {
+            self.report.count(client, None);
+        }
+        match one.to {
+            ServingNode::Primary => self.guests.remove(&client),
+            ServingNode::Annex(annex) => self.guests.insert(client, annex),
+        };
+        Some(moving(client, &one))
+    }
+
+    /// The connection has ended, or is this node's own from now on. Returns the nodes that have a socket of it, or may have one.
+    pub fn forget(&mut self, client: &SocketAddr) -> Vec<ServingNode> {
+        self.ordered.remove(client);
+        let mut nodes: Vec<_> = self
+            .guests
+            .remove(client)
+            .map(ServingNode::Annex)
+            .into_iter()
+            .collect();
+        if let Some(one) = self.moves.remove(client)
+            && one.phase != MovePhase::Reserved
+        {
+            nodes.push(one.to);
+        }
+        nodes
+    }
+
+    /// The node is no wire any more. Returns all clients of guests and moves.
+    pub fn clients(&self) -> Vec<SocketAddr> {
+        let clients: BTreeSet<_> = self.guests.keys().chain(self.moves.keys()).copied().collect();
+        clients.into_iter().collect()
+    }
+}
+
+fn moving(client: SocketAddr, one: &AnnexMove) -> MovingConnection {
+    MovingConnection {
+        client,
+        from: one.from,
+        to: one.to,
+    }
+}

@@ -1,0 +1,302 @@
+//! Connections that move to and from annexes ([`crate::annex`]), on the wire.
+
+use std::net::SocketAddr;
+
+use super::Service;
+use crate::Instant;
+use crate::action::{OperatorReport, ServiceAction};
+use crate::annex::{AnnexId, MovingConnection, ServingNode};
+use crate::connection::Connection;
+use crate::role::Role;
+use crate::table::ConnectionId;
+use crate::takeover::wake;
+
+impl Service {
+    /// The clients whose connections live on annexes, as this wire knows them.
+    pub fn guests(&self) -> impl Iterator<Item = (SocketAddr, AnnexId)> + '_ {
+        self.annexes.guests()
+    }
+
+    /// Whether the node can take connections of this service.
+    pub fn is_up(&self, node: ServingNode) -> bool {
+        self.annexes.is_up(node)
+    }
+
+    /// A node can take connections from now on, or not any more.
+    pub(super) fn on_annex(&mut self, now: Instant, node: ServingNode, is_up: bool) {
+        if is_up {
+            self.annexes.on_up(node);
+            self.prepare_migrations(now);
+            self.move_guests(now);
+            return;
+        }
+        let (mut lost, ended) = self.annexes.on_down(node);
+        for (one, is_released) in ended {
+            if is_released {
+                lost.push(one.client);
+            } else {
+                self.stay(now, one, "the node is silent", false);
+            }
+        }
+        self.take_from_annex(now, lost, "the annex is silent".to_owned());
+    }
+
+    /// This wire takes over connections whose node is silent, or has lost them.
+    fn take_from_annex(&mut self, now: Instant, clients: Vec<SocketAddr>, reason: String) {
+        let connections = clients.len();
+        if connections > 0 {
+            self.report(OperatorReport::LeftAnnex { connections, reason });
+        }
+        for client in &clients {
+            self.leave_annex(client);
+            self.incoming.on_decided(*client);
+        }
+        self.orphans.add(clients);
+        self.adopt_orphans(now);
+        self.tell_peer(now);
+    }
+
+    /// Whether the offered connection of `client` can begin to move to `annex`.
+    pub(super) fn annex_obstacle(&self, annex: AnnexId) -> Result<(), String> {
+        let policy = self.table.config().policy;
+        if !policy.moves_to_annex() {
+            return Err(format!("connections with policy {policy} do not move to annexes"));
+        }
+        if self.table.config().sends_directly {
+            return Err("the service has commit = \"pr\"".to_owned());
+        }
+        if !self.annexes.is_up(ServingNode::Annex(annex)) {
+            return Err("the annex is not there".to_owned());
+        }
+        if !self.annexes.has_room() {
+            return Err("its turn has not come".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Begins to move connections: reserves them, and reads the log to its end.
+    pub(super) fn begin_annex_moves(&mut self, now: Instant, moves: &[(SocketAddr, ServingNode)]) {
+        if moves.is_empty() {
+            return;
+        }
+        for &(client, to) in moves {
+            self.annexes.begin(now, client, to);
+        }
+        let clients = moves.iter().map(|&(client, _)| client).collect();
+        self.actions.push_back(ServiceAction::Reserve { clients });
+        self.actions.push_back(ServiceAction::Drain);
+    }
+
+    /// The operator wants guests of `clients` to move.
+    pub(super) fn order_guests(
+        &mut self,
+        now: Instant,
+        clients: &[SocketAddr],
+        to: ServingNode,
+        until: Instant,
+    ) {
+        self.annexes.order(clients, to, until);
+        self.move_guests(now);
+    }
+
+    /// Gives up moves that take too long.
+    pub(super) fn expire_annex_moves(&mut self, now: Instant) {
+        if self.annexes.poll_timeout().is_none_or(|due| now < due) {
+            return;
+        }
+        for client in self.annexes.late(now) {
+            if let Some(one) = self.annexes.give_back(client) {
+                self.stay(now, one, "the node does not make the socket in time", true);
+            }
+        }
+        self.move_guests(now);
+    }
+
+    /// Begins to move guests that are to move and can.
+    pub(super) fn move_guests(&mut self, now: Instant) {
+        if self.role() != Role::Backup || self.takeover.is_some() {
+            return;
+        }
+        let table = &self.table;
+        let moves = self.annexes.take_ordered(now, |client| {
+            table
+                .find(client)
+                .and_then(|id| table.get(id))
+                .map_or(Err("it is not in the log".to_owned()), Connection::moves)
+        });
+        self.begin_annex_moves(now, &moves);
+    }
+
+    /// The log was read to its end: asks the new nodes to make the sockets of what was reserved, and to start those of what was released.
+    pub(super) fn on_annex_drained(&mut self, now: Instant) {
+        let drained = self.annexes.on_drained();
+        for one in drained.restore {
+            match self.movable(&one) {
+                Ok(connection) => {
+                    self.table.change(connection, Connection::expect_unreleased);
+                    self.actions.push_back(ServiceAction::RestoreAt {
+                        connection,
+                        node: one.to,
+                    });
+                }
+                Err(why) => {
+                    self.annexes.give_back(one.client);
+                    self.stay(now, one, &why, false);
+                }
+            }
+        }
+        for one in drained.start {
+            if let Some(connection) = self.table.find(one.client) {
+                self.actions.push_back(ServiceAction::StartAt {
+                    connection,
+                    node: one.to,
+                });
+            }
+        }
+    }
+
+    /// The connection, if it can move now.
+    fn movable(&self, one: &MovingConnection) -> Result<ConnectionId, String> {
+        let connection = self.table.find(one.client).ok_or("it is not in the log")?;
+        self.table
+            .get(connection)
+            .ok_or("it is not in the log")?
+            .moves()?;
+        if !self.annexes.is_up(one.to) {
+            return Err("the node is silent".to_owned());
+        }
+        Ok(connection)
+    }
+
+    /// A connection that was to move stays where it is, for this reason. `is_final`: it is not tried again.
+    fn stay(&mut self, now: Instant, one: MovingConnection, why: &str, is_final: bool) {
+        let MovingConnection { client, from, to } = one;
+        self.actions.push_back(ServiceAction::DropAt { client, node: to });
+        if let Some(connection) = self.table.find(client) {
+            self.table.change(connection, Connection::expect_released);
+        }
+        self.actions
+            .push_back(ServiceAction::Guide { client, node: from });
+        self.incoming.on_failed(client, why.to_owned(), is_final);
+        self.annexes.count_stayed(client, why);
+        self.tell_peer(now);
+    }
+
+    /// A node has made the socket of a connection that moves there.
+    pub(super) fn on_restored_at(&mut self, now: Instant, client: SocketAddr, node: ServingNode) {
+        let Some(one) = self.annexes.on_restored(client, node) else {
+            self.actions.push_back(ServiceAction::DropAt { client, node }); // it is not to move there any more
+            return;
+        };
+        match one.from {
+            ServingNode::Primary => {
+                self.incoming.on_restored(client);
+                self.tell_peer(now);
+            }
+            // The wire's word is enough.
+            ServingNode::Annex(_) => self.release_to_annex(client),
+        }
+    }
+
+    /// The connection's node has released it: from now on, another node has it.
+    pub(super) fn release_to_annex(&mut self, client: SocketAddr) {
+        let Some(MovingConnection { from, to, .. }) = self.annexes.on_released(client) else {
+            return;
+        };
+        self.actions.push_back(ServiceAction::Guide { client, node: to });
+        if from != ServingNode::Primary {
+            self.actions
+                .push_back(ServiceAction::DropAt { client, node: from });
+        }
+        self.actions.push_back(ServiceAction::Drain);
+    }
+
+    /// The primary keeps a connection that it has offered.
+    pub(super) fn keep_from_annex(&mut self, now: Instant, client: SocketAddr) {
+        if let Some(one) = self.annexes.give_back(client) {
+            self.stay(now, one, "the order was taken back", true);
+        }
+    }
+
+    /// A connection that was to move to another node cannot. Returns false if this is no such connection.
+    pub(super) fn keep_unreserved(&mut self, now: Instant, connection: ConnectionId, reason: &str) -> bool {
+        let client = self.client_of(connection);
+        let one = client.and_then(|client| self.annexes.give_back(client));
+        one.map(|one| self.stay(now, one, reason, true)).is_some()
+    }
+
+    /// The primary has a new agent, which knows nothing of its offers.
+    pub(super) fn keep_all_from_annexes(&mut self, now: Instant) {
+        for client in self.annexes.unreleased_of_primary() {
+            self.keep_from_annex(now, client);
+        }
+    }
+
+    /// A node cannot have a connection, or has lost it.
+    pub(super) fn on_refused_at(
+        &mut self,
+        now: Instant,
+        client: SocketAddr,
+        node: ServingNode,
+        reason: String,
+    ) {
+        if self.annexes.is_moving_to(&client, node) {
+            match self.annexes.give_back(client) {
+                Some(one) => self.stay(now, one, &reason, true),
+                None => self.take_from_annex(now, vec![client], reason), // nobody else has it any more
+            }
+        } else if node != ServingNode::Primary && self.annexes.place(&client) == node {
+            self.take_from_annex(now, vec![client], reason);
+        }
+    }
+
+    /// A connection's new node was asked to let its socket speak. The wire follows the connection as before.
+    pub(super) fn on_started_at(&mut self, now: Instant, connection: ConnectionId) {
+        let Some(client) = self.client_of(connection) else {
+            return;
+        };
+        if self.annexes.on_started(client).is_some() {
+            self.table.change(connection, Connection::expect_released);
+            self.incoming.on_decided(client);
+            self.tell_peer(now);
+        }
+        self.move_guests(now);
+    }
+
+    /// A moved connection's socket speaks: wakes its client.
+    pub(super) fn on_live_at(&mut self, now: Instant, client: SocketAddr, offered: u32) {
+        if self.role() != Role::Backup {
+            return;
+        }
+        let connection = self.table.find(client).and_then(|id| self.table.get(id));
+        let packets = connection.map(|connection| wake(connection, offered, now));
+        let packets = packets.into_iter().flatten().map(ServiceAction::Transmit);
+        self.actions.extend(packets);
+    }
+
+    /// No annex has this client's connection any more: it has ended, or is this node's own from now on.
+    pub(super) fn leave_annex(&mut self, client: &SocketAddr) -> bool {
+        let client = *client;
+        let nodes = self.annexes.forget(&client);
+        for &node in &nodes {
+            self.actions.push_back(ServiceAction::DropAt { client, node });
+        }
+        !nodes.is_empty()
+    }
+
+    /// A connection has ended. If an annex had it, the client's next connection is the primary's.
+    pub(super) fn end_at_annex(&mut self, client: SocketAddr) {
+        if self.annexes.is_moving(&client) || self.annexes.place(&client) != ServingNode::Primary {
+            self.leave_annex(&client);
+            let node = ServingNode::Primary;
+            self.actions.push_back(ServiceAction::Guide { client, node });
+        }
+    }
+
+    /// This node is no wire any more. It has all connections, or the other node has.
+    pub(super) fn leave_annexes(&mut self) {
+        for client in self.annexes.clients() {
+            self.leave_annex(&client);
+        }
+    }
+}
