@@ -377,3 +377,127 @@ fn moving(client: SocketAddr, one: &AnnexMove) -> MovingConnection {
         to: one.to,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagram::{arrow, assert_shown, graphviz, matrix};
+
+    const PHASES: [MovePhase; 4] = [
+        MovePhase::Reserved,
+        MovePhase::Restoring,
+        MovePhase::Prepared,
+        MovePhase::Guided,
+    ];
+    const EVENTS: [MoveEvent; 3] = [MoveEvent::Drained, MoveEvent::Restored, MoveEvent::Released];
+    const GAMMA: ServingNode = ServingNode::Annex(AnnexId(3));
+
+    fn client(port: u16) -> SocketAddr {
+        ([10, 0, 0, 1], port).into()
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
+    /// With a connection that lives on an annex.
+    fn with_guest() -> Annexes {
+        let mut annexes = Annexes::new([(client(1), AnnexId(3))]);
+        annexes.on_up(GAMMA);
+        annexes.on_up(ServingNode::Primary);
+        annexes
+    }
+
+    #[test]
+    fn the_table_of_moves() {
+        insta::assert_snapshot!(matrix(&PHASES, &EVENTS, MovePhase::after), @r"
+        Reserved: Drained Restoring, Restored Reserved, Released Reserved
+        Restoring: Drained Restoring, Restored Prepared, Released Restoring
+        Prepared: Drained Prepared, Restored Prepared, Released Guided
+        Guided: Drained Guided, Restored Guided, Released Guided
+        ");
+    }
+
+    #[test]
+    fn the_documents_show_the_table_of_moves() {
+        let graph = graphviz("annex", (&PHASES, &[]), &EVENTS, arrow(MovePhase::after));
+        assert_shown("annex", &graph);
+    }
+
+    #[test]
+    fn names_have_numbers() {
+        assert_eq!(AnnexId::of(""), AnnexId(0x811c_9dc5));
+        assert_eq!(AnnexId::of("a"), AnnexId(0xe40c_292c));
+        assert_eq!(AnnexId::of("foobar"), AnnexId(0xbf9c_f968));
+    }
+
+    #[test]
+    fn an_ordered_guest_waits_for_its_node_until_its_time_is_over() {
+        let mut annexes = with_guest();
+        annexes.on_down(ServingNode::Primary);
+        annexes.order(&[client(1), client(2)], ServingNode::Primary, at(100));
+        assert_eq!(annexes.report().pending, 1, "only the guest");
+        assert_eq!(annexes.take_ordered(at(50), |_| Ok(())), []);
+        annexes.on_up(ServingNode::Primary);
+        assert_eq!(annexes.take_ordered(at(60), |_| Err("it writes".to_owned())), []);
+        assert_eq!(annexes.poll_timeout(), Some(at(100)));
+        assert_eq!(annexes.take_ordered(at(100), |_| Err("it writes".to_owned())), []);
+        let report = annexes.report();
+        assert_eq!((report.pending, report.stayed), (0, 1));
+        assert_eq!(report.refusals, [(client(1), "it writes".to_owned())]);
+    }
+
+    #[test]
+    fn a_guest_moves_back() {
+        let mut annexes = with_guest();
+        annexes.order(&[client(1)], ServingNode::Primary, at(100));
+        let next = annexes.take_ordered(at(1), |_| Ok(()));
+        assert_eq!(next, [(client(1), ServingNode::Primary)]);
+        annexes.begin(at(1), client(1), ServingNode::Primary);
+        let one = MovingConnection {
+            client: client(1),
+            from: GAMMA,
+            to: ServingNode::Primary,
+        };
+        assert_eq!(annexes.on_drained().restore, [one]);
+        assert_eq!(annexes.on_drained(), DrainedMoves::default(), "once");
+        assert_eq!(annexes.on_restored(client(1), GAMMA), None, "another node");
+        assert_eq!(annexes.on_restored(client(1), ServingNode::Primary), Some(one));
+        assert_eq!(annexes.late(at(5000)), [], "it was made in time");
+        assert_eq!(annexes.on_released(client(1)), Some(one));
+        assert_eq!(annexes.give_back(client(1)), None, "it is too late for that");
+        assert_eq!(annexes.on_drained().start, [one]);
+        assert_eq!(annexes.on_started(client(1)), Some(one));
+        assert_eq!(annexes.place(&client(1)), ServingNode::Primary);
+        assert_eq!((annexes.report().moved, annexes.report().pending), (1, 0));
+    }
+
+    #[test]
+    fn a_socket_that_is_not_made_in_time_is_late() {
+        let mut annexes = with_guest();
+        annexes.begin(at(1), client(2), GAMMA);
+        assert_eq!(annexes.poll_timeout(), Some(at(1) + RESTORE_MAX));
+        assert_eq!(annexes.late(at(1000)), []);
+        assert_eq!(annexes.late(at(1001)), [client(2)]);
+    }
+
+    /// Each client of a silent node is named once: in the first list if the node has the connection, in the second if it was to have it.
+    #[test]
+    fn a_silent_node_loses_what_it_has_and_what_it_was_to_have() {
+        let mut annexes = with_guest();
+        annexes.begin(at(1), client(2), GAMMA);
+        annexes.begin(at(1), client(3), GAMMA);
+        annexes.on_drained();
+        annexes.on_restored(client(3), GAMMA);
+        annexes.on_released(client(3));
+        let (lost, ended) = annexes.on_down(GAMMA);
+        assert_eq!(lost, [client(1)]);
+        let of = |port| MovingConnection {
+            client: client(port),
+            from: ServingNode::Primary,
+            to: GAMMA,
+        };
+        assert_eq!(ended, [(of(2), false), (of(3), true)]);
+        assert!(!annexes.is_up(GAMMA));
+    }
+}

@@ -1,5 +1,6 @@
 //! Tests of two nodes that hear each other, through failures and orders.
 
+mod annex;
 mod arbiter;
 mod direct;
 mod doubt;

@@ -110,6 +110,30 @@ impl Service {
             }
         }
         self.move_guests(now);
+        self.leave_without_guests(now);
+    }
+
+    /// This wire is to leave: the connections of annexes are to move back to the primary first, because they end without their wire.
+    pub(super) fn order_all_guests_back(&mut self, now: Instant) {
+        if let Some(until) = self.leaving.brings_back_until
+            && self.role() == Role::Backup
+        {
+            let clients: Vec<_> = self.annexes.guests().map(|(client, _)| client).collect();
+            self.order_guests(now, &clients, ServingNode::Primary, until);
+        }
+    }
+
+    /// Whether this wire still brings connections back before it leaves.
+    pub(super) fn brings_guests_back(&self, now: Instant) -> bool {
+        let may = self.leaving.brings_back_until.is_some_and(|until| now < until);
+        may && self.role() == Role::Backup && self.annexes.report().pending > 0
+    }
+
+    /// If this wire is to leave, and waited only for connections of annexes, it leaves now.
+    fn leave_without_guests(&mut self, now: Instant) {
+        if self.leaving.is_withdrawn && !self.standing.leaves() && !self.brings_guests_back(now) {
+            self.tell_part(now);
+        }
     }
 
     /// Begins to move guests that are to move and can.
@@ -180,6 +204,7 @@ impl Service {
         self.incoming.on_failed(client, why.to_owned(), is_final);
         self.annexes.count_stayed(client, why);
         self.tell_peer(now);
+        self.leave_without_guests(now);
     }
 
     /// A node has made the socket of a connection that moves there.
@@ -261,6 +286,7 @@ impl Service {
             self.tell_peer(now);
         }
         self.move_guests(now);
+        self.leave_without_guests(now);
     }
 
     /// A moved connection's socket speaks: wakes its client.

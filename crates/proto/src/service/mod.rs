@@ -297,6 +297,8 @@ pub struct Service {
 struct ServiceLeaving {
     /// The operator wants this node to have no part in the service.
     is_withdrawn: bool,
+    /// Until then, this wire brings the connections of annexes back to the primary before it leaves.
+    brings_back_until: Option<Instant>,
     /// This node is a wire with a broken path: the primary is to go on without it.
     gives_way: bool,
     /// The operator wants this primary to swap roles with its backup.

@@ -96,7 +96,8 @@ impl Service {
 
     /// Gives up this node's part in the service, or takes it again, as the operator and the path demand. Tells the peer.
     pub(super) fn tell_part(&mut self, now: Instant) {
-        let leaves = self.leaving.is_withdrawn || self.leaving.gives_way;
+        let brings_back = self.leaving.is_withdrawn && self.brings_guests_back(now);
+        let leaves = self.leaving.is_withdrawn && !brings_back || self.leaving.gives_way;
         let standing = &mut self.standing;
         let left = standing.leaves();
         let change = standing.set_leaves(now, leaves);

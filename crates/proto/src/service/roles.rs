@@ -13,6 +13,9 @@ use crate::standing::{Arbiter, ArbiterVerdict, RoleChange, StandingBeat};
 use crate::state_sync::StateSyncEvent;
 use crate::takeover::Takeover;
 
+/// Time that a wire which is to leave has to bring the connections of annexes back to the primary.
+const BRING_BACK_MAX: Duration = Duration::from_secs(3);
+
 impl Service {
     /// The peer's word about this service. `echo` is when this agent sent the last of its heartbeats that the peer has heard.
     pub(crate) fn on_beat(
@@ -146,6 +149,8 @@ impl Service {
     /// The operator wants this node to have no part in the service, or to have one again.
     pub(super) fn on_leave(&mut self, now: Instant, leaves: bool) {
         self.leaving.is_withdrawn = leaves;
+        self.leaving.brings_back_until = leaves.then_some(now + BRING_BACK_MAX);
+        self.order_all_guests_back(now);
         self.tell_part(now);
     }
 

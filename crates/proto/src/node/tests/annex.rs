@@ -1,0 +1,462 @@
+//! Connections that move to an annex and back, as the wire's node sees them.
+
+use std::net::SocketAddr;
+
+use crate::action::{Action, Echo, Gate, Heartbeat, OperatorReport, ServiceAction, ServiceBeat};
+use crate::annex::{AnnexId, ServingNode};
+use crate::follower::RestartPolicy;
+use crate::migration::{MigrationBeat, MigrationOffer, OfferState};
+use crate::node::Node;
+use crate::node::fixture::{at, beat, config, next_action};
+use crate::orphans::Orphans;
+use crate::packet::{Checksum, Flags, Segment, TcpOptions};
+use crate::role::Role;
+use crate::service::{InheritedService, ServiceInput};
+use crate::table::Direction;
+use crate::{Instant, Seq};
+
+const GAMMA: AnnexId = AnnexId(3);
+const ANNEX: ServingNode = ServingNode::Annex(GAMMA);
+
+/// The wire, its primary's heartbeats, and a client that has sent a request.
+struct Wire {
+    node: Node,
+    now: Instant,
+    heard: u64,
+    client: SocketAddr,
+    /// What is to be started cannot be.
+    fails_to_start: bool,
+}
+
+impl Wire {
+    fn new() -> Self {
+        let mut config = config(false);
+        config.services[0].table.policy = RestartPolicy::Http;
+        config.services[0].found = Some(InheritedService::sample(Gate::Wire, 2));
+        let mut wire = Self {
+            node: Node::new(config, at(0)),
+            now: at(10),
+            heard: 0,
+            client: ([10, 1, 0, 1], 4000).into(),
+            fails_to_start: false,
+        };
+        wire.say(Direction::In, Flags::SYN, (0, b""));
+        wire.say(Direction::Out, Flags::SYN_ACK, (0, b""));
+        wire.say(Direction::In, Flags::ACK, (1, b"GET / HTTP/1.1\r\n\r\n"));
+        wire.hear(&[], false);
+        wire.put(ServiceInput::AnnexIsUp {
+            node: ANNEX,
+            is_up: true,
+        });
+        wire.put(ServiceInput::AnnexIsUp {
+            node: ServingNode::Primary,
+            is_up: true,
+        });
+        wire
+    }
+
+    /// The wire logs a segment. The client's sequence numbers begin at 0, the server's at 1000.
+    fn say(
+        &mut self,
+        direction: Direction,
+        flags: Flags,
+        (seq, payload): (u32, &[u8]),
+    ) -> Vec<ServiceAction> {
+        let vip = self.node.service(0).vip();
+        let (source, destination, seq, ack) = match direction {
+            Direction::In => (self.client, vip, seq, 1001),
+            Direction::Out => (vip, self.client, 1000 + seq, 1),
+        };
+        let segment = Segment {
+            source,
+            destination,
+            seq: Seq(seq),
+            ack: Seq(ack),
+            flags,
+            window: 1000,
+            options: TcpOptions::default(),
+            payload,
+        };
+        let packet = segment.emit();
+        self.node
+            .handle_packet(self.now, 0, direction, &packet, Checksum::Unverified, None);
+        self.carry_out()
+    }
+
+    fn put(&mut self, input: ServiceInput) -> Vec<ServiceAction> {
+        self.node.handle(self.now, 0, input);
+        self.carry_out()
+    }
+
+    /// The primary's heartbeat.
+    fn hear(&mut self, offers: &[MigrationOffer], leaves: bool) -> Vec<ServiceAction> {
+        self.heard += 1;
+        self.node.handle_timeout(self.now);
+        let service = ServiceBeat {
+            leaves,
+            migration: Some(MigrationBeat {
+                offers: offers.to_vec(),
+                answers: Vec::new(),
+            }),
+            ..beat(self.node.service(0).vip(), (Role::Primary, 2), true)
+        };
+        let heartbeat = Heartbeat {
+            node: "alpha".to_owned(),
+            incarnation: 1,
+            sequence: self.heard,
+            sent: 0,
+            echo: Some(Echo {
+                incarnation: self.node.config().incarnation,
+                sent: self.now.as_nanos(),
+            }),
+            services: vec![service],
+        };
+        self.node.handle_heartbeat(self.now, heartbeat);
+        self.carry_out()
+    }
+
+    /// Carries out the node's actions, and returns those for the service.
+    fn carry_out(&mut self) -> Vec<ServiceAction> {
+        let mut done = Vec::new();
+        while let Some(action) = next_action(&mut self.node) {
+            let Some(Action::Service(_, action)) = self.node.admit(self.now, action) else {
+                continue;
+            };
+            match action {
+                ServiceAction::Drain => self.node.handle(self.now, 0, ServiceInput::Drained),
+                ServiceAction::StartAt { node, .. } if self.fails_to_start => {
+                    let (client, reason) = (self.client, "its input is too long".to_owned());
+                    let refused = ServiceInput::RefusedAt { client, node, reason };
+                    self.node.handle(self.now, 0, refused);
+                }
+                ServiceAction::StartAt { connection, .. } => {
+                    self.node
+                        .handle(self.now, 0, ServiceInput::StartedAt { connection });
+                }
+                _ => {}
+            }
+            done.push(action);
+        }
+        done
+    }
+
+    fn offer(&self, is_released: bool) -> MigrationOffer {
+        MigrationOffer {
+            number: 7,
+            client: self.client,
+            is_released,
+            reverses: false,
+            annex: Some(GAMMA),
+        }
+    }
+
+    /// What the next heartbeat answers to the offer.
+    fn answer(&self) -> Option<OfferState> {
+        let beat = self.node.service(0).migration_beat();
+        beat.answers.into_iter().next().map(|answer| answer.state)
+    }
+
+    fn restored(&mut self, node: ServingNode) -> Vec<ServiceAction> {
+        let client = self.client;
+        self.put(ServiceInput::RestoredAt { client, node })
+    }
+
+    fn refused(&mut self, node: ServingNode) -> Vec<ServiceAction> {
+        let (client, reason) = (self.client, "no memory".to_owned());
+        self.put(ServiceInput::RefusedAt { client, node, reason })
+    }
+
+    /// Moves the connection to the annex.
+    fn move_there(&mut self) {
+        self.hear(&[self.offer(false)], false);
+        self.restored(ANNEX);
+        self.hear(&[self.offer(true)], false);
+        assert_eq!(self.guests(), [(self.client, GAMMA)]);
+        self.hear(&[], false);
+    }
+
+    fn guests(&self) -> Vec<(SocketAddr, AnnexId)> {
+        self.node.service(0).guests().collect()
+    }
+
+    fn order_back(&mut self) -> Vec<ServiceAction> {
+        self.put(ServiceInput::Migrate {
+            clients: vec![self.client],
+            annex: None,
+            until: self.now + std::time::Duration::from_secs(10),
+        })
+    }
+
+    fn guide(&self, node: ServingNode) -> ServiceAction {
+        let client = self.client;
+        ServiceAction::Guide { client, node }
+    }
+
+    fn drop_at(&self, node: ServingNode) -> ServiceAction {
+        let client = self.client;
+        ServiceAction::DropAt { client, node }
+    }
+}
+
+/// The places of these actions in `done`, in this order.
+#[track_caller]
+fn in_order(done: &[ServiceAction], expected: &[&dyn Fn(&ServiceAction) -> bool]) {
+    let mut rest = done.iter();
+    for (index, is_it) in expected.iter().enumerate() {
+        assert!(rest.any(|action| is_it(action)), "action {index} of {done:?}");
+    }
+}
+
+/// The connection is reserved, the log read, the socket made; only then does the primary hear that it may release the connection. Then the
+/// packets go to the annex before the log is read, so the annex gets each byte from the one or the other.
+#[test]
+fn a_connection_moves_to_an_annex() {
+    let mut wire = Wire::new();
+    let done = wire.hear(&[wire.offer(false)], false);
+    in_order(
+        &done,
+        &[
+            &|action| matches!(action, ServiceAction::Reserve { .. }),
+            &|action| *action == ServiceAction::Drain,
+            &|action| matches!(action, ServiceAction::RestoreAt { node, .. } if *node == ANNEX),
+        ],
+    );
+    assert_eq!(wire.answer(), None, "the primary must not let go yet");
+    wire.restored(ANNEX);
+    assert_eq!(wire.answer(), Some(OfferState::Prepared));
+    let done = wire.hear(&[wire.offer(true)], false);
+    let guide = wire.guide(ANNEX);
+    in_order(
+        &done,
+        &[
+            &|action| *action == guide,
+            &|action| *action == ServiceAction::Drain,
+            &|action| matches!(action, ServiceAction::StartAt { node, .. } if *node == ANNEX),
+        ],
+    );
+    assert_eq!(wire.answer(), Some(OfferState::Taken));
+    assert_eq!(wire.guests(), [(wire.client, GAMMA)]);
+    assert!(
+        wire.node.service(0).table().find(wire.client).is_some(),
+        "it is followed"
+    );
+}
+
+/// The wire's word is enough: the annex need not release what it has.
+#[test]
+fn a_connection_moves_back_by_the_wires_word() {
+    let mut wire = Wire::new();
+    wire.move_there();
+    wire.order_back();
+    let done = wire.restored(ServingNode::Primary);
+    let (guide, dropped) = (wire.guide(ServingNode::Primary), wire.drop_at(ANNEX));
+    in_order(
+        &done,
+        &[
+            &|action| *action == guide,
+            &|action| *action == dropped,
+            &|action| *action == ServiceAction::Drain,
+            &|action| matches!(action, ServiceAction::StartAt { node, .. } if *node == ServingNode::Primary),
+        ],
+    );
+    assert_eq!(wire.guests(), []);
+    assert_eq!(wire.node.service(0).migrations().moved, 1);
+}
+
+#[test]
+fn what_an_annex_refuses_stays() {
+    let mut wire = Wire::new();
+    wire.hear(&[wire.offer(false)], false);
+    let done = wire.refused(ANNEX);
+    assert!(done.contains(&wire.guide(ServingNode::Primary)), "{done:?}");
+    assert_eq!(wire.answer(), Some(OfferState::Refused("no memory".to_owned())));
+
+    let mut wire = Wire::new();
+    wire.move_there();
+    wire.order_back();
+    let done = wire.refused(ServingNode::Primary);
+    assert!(done.contains(&wire.guide(ANNEX)), "{done:?}");
+    assert_eq!(wire.guests(), [(wire.client, GAMMA)]);
+    assert_eq!(wire.node.service(0).migrations().stayed, 1);
+}
+
+#[test]
+fn a_withdrawn_offer_leaves_the_connection_with_the_primary() {
+    let mut wire = Wire::new();
+    wire.hear(&[wire.offer(false)], false);
+    wire.restored(ANNEX);
+    let done = wire.hear(&[], false);
+    let (dropped, guide) = (wire.drop_at(ANNEX), wire.guide(ServingNode::Primary));
+    in_order(&done, &[&|action| *action == dropped, &|action| *action == guide]);
+    assert_eq!(wire.guests(), []);
+    // A late answer finds nothing to do but to drop the socket.
+    assert_eq!(wire.restored(ANNEX), [dropped]);
+}
+
+#[test]
+fn a_socket_that_is_not_made_in_time_is_given_up() {
+    let mut wire = Wire::new();
+    wire.hear(&[wire.offer(false)], false);
+    wire.now = at(1005);
+    let done = wire.hear(&[wire.offer(false)], false);
+    assert!(!done.contains(&wire.guide(ServingNode::Primary)), "{done:?}");
+    wire.now = at(1010);
+    wire.node.handle_timeout(wire.now);
+    let done = wire.carry_out();
+    assert!(done.contains(&wire.guide(ServingNode::Primary)), "{done:?}");
+}
+
+/// The wire takes over what a silent annex has. What was not released is the primary's.
+#[test]
+fn a_silent_annexes_connections_are_taken_over() {
+    let silent = ServiceInput::AnnexIsUp {
+        node: ANNEX,
+        is_up: false,
+    };
+    let mut wire = Wire::new();
+    wire.move_there();
+    let held = ServiceAction::Hold {
+        clients: vec![wire.client],
+    };
+    let done = wire.put(silent.clone());
+    let (reported, dropped) = (
+        |action: &ServiceAction| {
+            matches!(
+                action,
+                ServiceAction::Report(OperatorReport::LeftAnnex { connections: 1, .. })
+            )
+        },
+        wire.drop_at(ANNEX),
+    );
+    in_order(
+        &done,
+        &[
+            &reported,
+            &|action| *action == dropped,
+            &|action| *action == held,
+            &|action| matches!(action, ServiceAction::Restore { .. }),
+            &|action| matches!(action, ServiceAction::Activate { .. }),
+        ],
+    );
+    assert_eq!(wire.guests(), []);
+
+    let mut wire = Wire::new();
+    wire.hear(&[wire.offer(false)], false);
+    wire.restored(ANNEX);
+    let done = wire.put(silent);
+    assert!(done.contains(&wire.guide(ServingNode::Primary)), "{done:?}");
+    assert!(!done.contains(&held), "{done:?}");
+}
+
+/// The annex falls silent after the primary has released the connection, and before its socket was started: only the wire has it.
+#[test]
+fn what_nobody_has_any_more_is_taken_over() {
+    let mut wire = Wire::new();
+    wire.hear(&[wire.offer(false)], false);
+    wire.restored(ANNEX);
+    wire.fails_to_start = true;
+    let done = wire.hear(&[wire.offer(true)], false);
+    let held = ServiceAction::Hold {
+        clients: vec![wire.client],
+    };
+    in_order(
+        &done,
+        &[
+            &|action| matches!(action, ServiceAction::StartAt { .. }),
+            &|action| *action == held,
+            &|action| matches!(action, ServiceAction::Restore { .. }),
+        ],
+    );
+    assert_eq!(wire.answer(), Some(OfferState::Taken));
+}
+
+/// A new agent of the primary knows nothing of its predecessor's offers.
+#[test]
+fn a_new_agent_of_the_primary_keeps_what_was_not_released() {
+    let mut wire = Wire::new();
+    wire.hear(&[wire.offer(false)], false);
+    wire.node.handle_timeout(wire.now);
+    let heartbeat = Heartbeat {
+        node: "alpha".to_owned(),
+        incarnation: 2,
+        sequence: 1,
+        sent: 0,
+        echo: None,
+        services: Vec::new(),
+    };
+    wire.node.handle_heartbeat(wire.now, heartbeat);
+    let done = wire.carry_out();
+    assert!(done.contains(&wire.guide(ServingNode::Primary)), "{done:?}");
+}
+
+/// The client's next connection is the primary's.
+#[test]
+fn a_connection_that_ends_leaves_the_annex() {
+    let mut wire = Wire::new();
+    wire.move_there();
+    let done = wire.say(Direction::Out, Flags::RST, (1, b""));
+    assert!(done.contains(&wire.guide(ServingNode::Primary)), "{done:?}");
+    assert_eq!(wire.guests(), []);
+}
+
+/// A primary that leaves is taken over as a whole: annexes included.
+#[test]
+fn a_takeover_of_the_service_takes_the_annexes_connections() {
+    let mut wire = Wire::new();
+    wire.move_there();
+    let done = wire.hear(&[], true);
+    let dropped = wire.drop_at(ANNEX);
+    in_order(
+        &done,
+        &[
+            &|action| *action == dropped,
+            &|action| {
+                matches!(
+                    action,
+                    ServiceAction::SetGate {
+                        gate: Gate::Takeover,
+                        ..
+                    }
+                )
+            },
+            &|action| matches!(action, ServiceAction::Restore { .. }),
+        ],
+    );
+    assert_eq!(wire.guests(), []);
+}
+
+/// Without their wire, the connections of annexes would end. So a wire that is to leave brings them back first.
+#[test]
+fn a_wire_brings_guests_back_before_it_leaves() {
+    let mut wire = Wire::new();
+    wire.move_there();
+    let is_told = |wire: &Wire| wire.node.service(0).beat(Orphans::default(), None).leaves;
+    let done = wire.put(ServiceInput::Leave(true));
+    assert!(
+        done.iter().any(|action| matches!(
+            action,
+            ServiceAction::RestoreAt {
+                node: ServingNode::Primary,
+                ..
+            }
+        )),
+        "{done:?}"
+    );
+    assert!(!is_told(&wire));
+    wire.restored(ServingNode::Primary);
+    assert_eq!(wire.guests(), []);
+    assert!(is_told(&wire));
+
+    // A primary that does not answer is not waited for without end.
+    let mut wire = Wire::new();
+    wire.move_there();
+    wire.put(ServiceInput::AnnexIsUp {
+        node: ServingNode::Primary,
+        is_up: false,
+    });
+    wire.put(ServiceInput::Leave(true));
+    assert!(!is_told(&wire));
+    wire.now = at(3100);
+    wire.hear(&[], false);
+    assert!(is_told(&wire));
+}
