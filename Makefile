@@ -61,13 +61,14 @@ install: build
 		| install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/steadfast-edge.service
 	sed 's|/usr/local/|$(PREFIX)/|' packaging/steadfast-tunnel.service \
 		| install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/steadfast-tunnel.service
-	for unit in steadfast-connect steadfast-accept steadfast-stage; do \
+	for unit in steadfast-connect steadfast-accept steadfast-stage steadfast-annex; do \
 		sed 's|/usr/local/|$(PREFIX)/|' packaging/$$unit.service \
 			| install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit.service; \
 	done
 	install -D -m 644 packaging/peers.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/peers.toml
 	install -D -m 644 packaging/connect.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/connect.toml
 	install -D -m 644 packaging/accept.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/accept.toml
+	install -D -m 644 packaging/annex.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/annex.toml
 	install -D -m 644 packaging/stage.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/stage.toml
 	install -D -m 644 packaging/tunnel.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/tunnel.toml
 	install -D -m 644 packaging/edge.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/edge.toml

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use proto::action::{Action, ServiceAction, ServiceIndex};
+use proto::action::{Action, AnnexStep, ServiceAction, ServiceIndex};
 use proto::service::ServiceInput;
 use proto::table::ConnectionId;
 
@@ -44,6 +44,22 @@ impl<K: Kernel> Executor<K> {
             Action::Service(service, action) => self.carry_out_for(kernel, core, service, action),
             Action::Send(heartbeat) => kernel.say(MessageToPeer::Heartbeat(heartbeat)),
             Action::Probe => kernel.probe(),
+        }
+    }
+
+    /// Carries out a step of a connection's move from one node to another, of which this node is the wire.
+    fn move_elsewhere(&mut self, kernel: &mut K, core: &mut Core, service: ServiceIndex, step: &AnnexStep) {
+        match *step {
+            AnnexStep::RestoreAt { connection, node } => {
+                self.unfinished
+                    .restore_at(kernel, core, (service, connection), node);
+            }
+            AnnexStep::StartAt { connection, node } => {
+                self.unfinished
+                    .start_at(kernel, core, (service, connection), node);
+            }
+            AnnexStep::Guide { client, node } => kernel.guide(service, client, node),
+            AnnexStep::DropAt { client, node } => self.unfinished.drop_at(kernel, service, client, node),
         }
     }
 
@@ -101,14 +117,7 @@ impl<K: Kernel> Executor<K> {
             ServiceAction::HandOver { connection } => {
                 self.unfinished.hand_over(kernel, core, key(connection))
             }
-            ServiceAction::RestoreAt { connection, node } => {
-                self.unfinished.restore_at(kernel, core, key(connection), node)
-            }
-            ServiceAction::Guide { client, node } => kernel.guide(service, client, node),
-            ServiceAction::StartAt { connection, node } => {
-                self.unfinished.start_at(kernel, core, key(connection), node)
-            }
-            ServiceAction::DropAt { client, node } => self.unfinished.drop_at(kernel, service, client, node),
+            ServiceAction::Elsewhere(step) => self.move_elsewhere(kernel, core, service, &step),
             ServiceAction::AllowSpeech => kernel.allow_speech(service),
             ServiceAction::Transmit(packet) => kernel.transmit(&packet),
             ServiceAction::Ask { clients } => kernel.say(MessageToPeer::Ask { service, clients }),

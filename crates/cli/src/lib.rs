@@ -1,7 +1,7 @@
 //! The daemon and the operator's view of it: configuration, commands, the control socket and the agent.
 
-pub mod annex;
-mod arbiter;
+mod annex;
+pub mod arbiter;
 mod bounded;
 pub mod command;
 pub mod config;

@@ -148,39 +148,8 @@ pub enum ServiceAction {
         /// The clients.
         clients: Vec<SocketAddr>,
     },
-    /// Ask another node to make a socket from the connection's endpoint, as for [`Restore`](Self::Restore). The node's answer is
-    /// [`RestoredAt`](crate::service::ServiceInput::RestoredAt) or [`RefusedAt`](crate::service::ServiceInput::RefusedAt).
-    RestoreAt {
-        /// The connection.
-        connection: ConnectionId,
-        /// The node.
-        node: ServingNode,
-    },
-    /// From now on the packets of this client's connection go to this node, and only this node's packets reach the client. The wire logs
-    /// them, as before.
-    Guide {
-        /// The client.
-        client: SocketAddr,
-        /// The node.
-        node: ServingNode,
-    },
-    /// Ask another node to let the socket speak that it has made: send it the input that was logged since
-    /// [`RestoreAt`](Self::RestoreAt), and what its relay needs. Then give this node
-    /// [`StartedAt`](crate::service::ServiceInput::StartedAt). If that fails, give this node
-    /// [`RefusedAt`](crate::service::ServiceInput::RefusedAt).
-    StartAt {
-        /// The connection.
-        connection: ConnectionId,
-        /// The node.
-        node: ServingNode,
-    },
-    /// Ask another node to close its socket of this client's connection without sending anything.
-    DropAt {
-        /// The client.
-        client: SocketAddr,
-        /// The node.
-        node: ServingNode,
-    },
+    /// A step of a connection's move from one node to another. This node is the connection's wire ([`crate::annex`]).
+    Elsewhere(AnnexStep),
     /// Destroy the kernel's sockets of these clients' connections without sending anything. No process owns these
     /// sockets. Either the other node continues the connections, or no node can.
     Destroy {
@@ -302,6 +271,44 @@ pub enum ServiceAction {
     },
     /// Log an event for the operator.
     Report(OperatorReport),
+}
+
+/// A step of a connection's move from one node to another ([`crate::annex`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AnnexStep {
+    /// Ask another node to make a socket from the connection's endpoint, as for [`Restore`](ServiceAction::Restore). The node's answer is
+    /// [`RestoredAt`](crate::service::ServiceInput::RestoredAt) or [`RefusedAt`](crate::service::ServiceInput::RefusedAt).
+    RestoreAt {
+        /// The connection.
+        connection: ConnectionId,
+        /// The node.
+        node: ServingNode,
+    },
+    /// From now on the packets of this client's connection go to this node, and only this node's packets reach the client. The wire logs
+    /// them, as before.
+    Guide {
+        /// The client.
+        client: SocketAddr,
+        /// The node.
+        node: ServingNode,
+    },
+    /// Ask another node to let the socket speak that it has made: send it the input that was logged since
+    /// [`RestoreAt`](Self::RestoreAt), and what its relay needs. Then give this node
+    /// [`StartedAt`](crate::service::ServiceInput::StartedAt). If that fails, give this node
+    /// [`RefusedAt`](crate::service::ServiceInput::RefusedAt).
+    StartAt {
+        /// The connection.
+        connection: ConnectionId,
+        /// The node.
+        node: ServingNode,
+    },
+    /// Ask another node to close its socket of this client's connection without sending anything.
+    DropAt {
+        /// The client.
+        client: SocketAddr,
+        /// The node.
+        node: ServingNode,
+    },
 }
 
 /// A step that the hook is asked to carry out.

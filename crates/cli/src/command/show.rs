@@ -360,6 +360,25 @@ fn log_text(service: &ServiceStatus) -> String {
     format!("{log} of {limit}; the largest log of one connection: {largest} of {largest_limit}")
 }
 
+/// A text for each annex of the service that this node, the wire, knows of.
+fn shown_annexes(service: &ServiceStatus) -> impl Iterator<Item = String> {
+    let annexes = service.annexes.iter();
+    let known = annexes.filter(|annex| annex.is_up || annex.connections > 0);
+    known.map(|annex| {
+        let is = if annex.is_up { "there" } else { "NOT THERE" };
+        format!(
+            "{} is {is}, {}",
+            annex.name,
+            number_of_connections(annex.connections)
+        )
+    })
+}
+
+/// A number of connections, as text.
+fn number_of_connections(count: u64) -> String {
+    format!("{count} connection{}", if count == 1 { "" } else { "s" })
+}
+
 /// The details of a service that do not fit into its line of the table.
 fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
     let mut text = format!("\n{} in detail\n", service.name);
@@ -407,22 +426,15 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
     if let Some(order) = &service.recorded_order {
         line("order", recorded_order_text(order, service.role));
     }
-    let connections = |count: u64| format!("{count} connection{}", if count == 1 { "" } else { "s" });
     if service.reversed > 0 {
-        let moved = connections(service.reversed);
+        let moved = number_of_connections(service.reversed);
         line("moved", format!("{moved} to the backup; the primary logs them"));
     }
-    for annex in &service.annexes {
-        if annex.is_up || annex.connections > 0 {
-            let is = if annex.is_up { "there" } else { "NOT THERE" };
-            line(
-                "annex",
-                format!("{} is {is}, {}", annex.name, connections(annex.connections)),
-            );
-        }
+    for annex in shown_annexes(service) {
+        line("annex", annex);
     }
     if service.relayed > 0 {
-        line("relayed", connections(service.relayed));
+        line("relayed", number_of_connections(service.relayed));
     }
     if !service.connections_complete {
         let others =

@@ -198,6 +198,7 @@ replica        its state is NOT the primary's (resting); finish failed: exit
 order          OFF for 12 s: the record has ended with the takeover; begins when
                this node's server is started again with the library
 moved          4 connections to the backup; the primary logs them
+annex          gamma is there, 7 connections
 relayed        1 connection
 not protected  perhaps more than shown: the primary has not told this node yet
                which clients are connected

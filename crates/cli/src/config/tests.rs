@@ -1,3 +1,4 @@
+mod annexes;
 mod peers;
 mod services;
 
@@ -179,6 +180,7 @@ fn the_smallest_file_has_the_documented_defaults() {
         state_sync: None,
         recorded_order: None,
         health: None,
+        annexes: Vec::new(),
     };
     assert_eq!(config.services, [web]);
 }
@@ -689,7 +691,13 @@ fn the_example_shows_every_key_that_is_known() {
         for key in allowed.split(", ") {
             let is_table = |&at: &usize| {
                 let line = bare(example[at]);
-                line.starts_with(&format!("[service.{key}]")) || line.starts_with(&format!("[{key}]"))
+                [
+                    format!("[service.{key}]"),
+                    format!("[[service.{key}]]"),
+                    format!("[{key}]"),
+                ]
+                .iter()
+                .any(|head| line.starts_with(head.as_str()))
             };
             let is_shown = table
                 .iter()

@@ -40,6 +40,14 @@ pub fn witness() -> WitnessStatus {
     }
 }
 
+fn annex() -> AnnexStatus {
+    AnnexStatus {
+        name: "gamma".to_owned(),
+        is_up: true,
+        connections: 7,
+    }
+}
+
 fn migrations() -> MigrationStatus {
     MigrationStatus {
         pending: 1,
@@ -82,11 +90,7 @@ pub fn service() -> ServiceStatus {
             reset: 0,
         },
         migrations: migrations(),
-        annexes: vec![AnnexStatus {
-            name: "gamma".to_owned(),
-            is_up: true,
-            connections: 7,
-        }],
+        annexes: vec![annex()],
         reversed: 4,
         commit: Commit::Prs,
         counters: [("records".to_owned(), 9)].into(),

@@ -11,7 +11,7 @@ use proto::service::ServiceInput;
 
 use super::annex::host::AnnexCall;
 use super::annex::links::{FromLink, LinkEvent};
-use super::annex::message::{AnnexReply, AnnexRequest};
+use super::annex::message::{AnnexReply, AnnexRequest, StartRequest};
 use super::kernel::LinuxKernel;
 
 /// Largest number of bytes of input that moves with a connection.
@@ -117,7 +117,7 @@ impl LinuxKernel {
         output: impl Iterator<Item = &'a [u8]>,
     ) {
         let request = AnnexRequest::Restore {
-            endpoint: endpoint.clone(),
+            endpoint: Box::new(endpoint.clone()),
             output: output.flatten().copied().collect(),
             now: self.now().as_nanos(),
         };
@@ -143,12 +143,12 @@ impl LinuxKernel {
         }
         let is_quiet = connection.is_quiet(endpoint);
         self.annexes.note_quiet(service, endpoint.client, is_quiet);
-        let request = AnnexRequest::Start {
+        let request = AnnexRequest::Start(Box::new(StartRequest {
             client: endpoint.client,
             late,
             is_quiet,
             content,
-        };
+        }));
         self.annexes.send(service, node, request);
         Ok(())
     }

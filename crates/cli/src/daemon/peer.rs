@@ -668,7 +668,8 @@ mod tests {
                 number: u64::MAX,
                 client: longest,
                 is_released: false,
-                reverses: true,
+                reverses: false, // what moves to an annex is not reversed, and the annex takes more bytes
+                annex: Some(proto::annex::AnnexId(u32::MAX)),
             };
             services[0].migration = Some(MigrationBeat {
                 offers: vec![offer; offers_max(count)],

@@ -8,8 +8,8 @@ use proto::role::Role as State;
 
 use super::page::{MetricsPage, number, seconds, yes};
 use crate::control::{
-    NodeStatus, OrderActivity, PeerStatus, RingStatus, ServiceMode, ServiceStatus, TakeoverStatus,
-    WitnessStatus,
+    AnnexStatus, NodeStatus, OrderActivity, PeerStatus, RingStatus, ServiceMode, ServiceStatus,
+    TakeoverStatus, WitnessStatus,
 };
 
 /// Entries of [`ServiceStatus::counters`] that can also decrease. The page shows them as gauges, not in `steadfast_events_total`.
@@ -68,6 +68,10 @@ impl MetricsPage {
         let sample = |service| Some((name_of(service), read(service)?));
         self.gauge(name, help, &["service"], services.iter().filter_map(sample));
     }
+}
+
+fn annex_of<'a>(service: &'a ServiceStatus, annex: &'a AnnexStatus) -> Vec<&'a str> {
+    vec![&service.name, &annex.name]
 }
 
 fn name_of(service: &ServiceStatus) -> Vec<&str> {
@@ -390,6 +394,25 @@ fn migrations(page: &MetricsPage, services: &[ServiceStatus]) {
         "Connections whose application is on the backup, while the primary logs them.",
         services,
         |service| Some(number(service.reversed)),
+    );
+    let annexes = |read: fn(&AnnexStatus) -> f64| {
+        services.iter().flat_map(move |service| {
+            let of_annex = move |annex| (annex_of(service, annex), read(annex));
+            service.annexes.iter().map(of_annex)
+        })
+    };
+    let labels = ["service", "annex"];
+    page.gauge(
+        "steadfast_annex_up",
+        "Whether the annex can take connections of the service, as its wire knows.",
+        &labels,
+        annexes(|annex| f64::from(u8::from(annex.is_up))),
+    );
+    page.gauge(
+        "steadfast_annex_connections",
+        "Connections of the service that live on the annex.",
+        &labels,
+        annexes(|annex| number(annex.connections)),
     );
     page.counter(
         "steadfast_migrations_total",

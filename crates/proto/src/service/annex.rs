@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::Service;
 use crate::Instant;
-use crate::action::{OperatorReport, ServiceAction};
+use crate::action::{AnnexStep, OperatorReport, ServiceAction};
 use crate::annex::{AnnexId, MovingConnection, ServingNode};
 use crate::connection::Connection;
 use crate::role::Role;
@@ -158,10 +158,11 @@ impl Service {
             match self.movable(&one) {
                 Ok(connection) => {
                     self.table.change(connection, Connection::expect_unreleased);
-                    self.actions.push_back(ServiceAction::RestoreAt {
-                        connection,
-                        node: one.to,
-                    });
+                    self.actions
+                        .push_back(ServiceAction::Elsewhere(AnnexStep::RestoreAt {
+                            connection,
+                            node: one.to,
+                        }));
                 }
                 Err(why) => {
                     self.annexes.give_back(one.client);
@@ -171,10 +172,11 @@ impl Service {
         }
         for one in drained.start {
             if let Some(connection) = self.table.find(one.client) {
-                self.actions.push_back(ServiceAction::StartAt {
-                    connection,
-                    node: one.to,
-                });
+                self.actions
+                    .push_back(ServiceAction::Elsewhere(AnnexStep::StartAt {
+                        connection,
+                        node: one.to,
+                    }));
             }
         }
     }
@@ -195,12 +197,13 @@ impl Service {
     /// A connection that was to move stays where it is, for this reason. `is_final`: it is not tried again.
     fn stay(&mut self, now: Instant, one: MovingConnection, why: &str, is_final: bool) {
         let MovingConnection { client, from, to } = one;
-        self.actions.push_back(ServiceAction::DropAt { client, node: to });
+        self.actions
+            .push_back(ServiceAction::Elsewhere(AnnexStep::DropAt { client, node: to }));
         if let Some(connection) = self.table.find(client) {
             self.table.change(connection, Connection::expect_released);
         }
         self.actions
-            .push_back(ServiceAction::Guide { client, node: from });
+            .push_back(ServiceAction::Elsewhere(AnnexStep::Guide { client, node: from }));
         self.incoming.on_failed(client, why.to_owned(), is_final);
         self.annexes.count_stayed(client, why);
         self.tell_peer(now);
@@ -210,7 +213,8 @@ impl Service {
     /// A node has made the socket of a connection that moves there.
     pub(super) fn on_restored_at(&mut self, now: Instant, client: SocketAddr, node: ServingNode) {
         let Some(one) = self.annexes.on_restored(client, node) else {
-            self.actions.push_back(ServiceAction::DropAt { client, node }); // it is not to move there any more
+            self.actions
+                .push_back(ServiceAction::Elsewhere(AnnexStep::DropAt { client, node })); // it is not to move there any more
             return;
         };
         match one.from {
@@ -228,10 +232,11 @@ impl Service {
         let Some(MovingConnection { from, to, .. }) = self.annexes.on_released(client) else {
             return;
         };
-        self.actions.push_back(ServiceAction::Guide { client, node: to });
+        self.actions
+            .push_back(ServiceAction::Elsewhere(AnnexStep::Guide { client, node: to }));
         if from != ServingNode::Primary {
             self.actions
-                .push_back(ServiceAction::DropAt { client, node: from });
+                .push_back(ServiceAction::Elsewhere(AnnexStep::DropAt { client, node: from }));
         }
         self.actions.push_back(ServiceAction::Drain);
     }
@@ -305,7 +310,8 @@ impl Service {
         let client = *client;
         let nodes = self.annexes.forget(&client);
         for &node in &nodes {
-            self.actions.push_back(ServiceAction::DropAt { client, node });
+            self.actions
+                .push_back(ServiceAction::Elsewhere(AnnexStep::DropAt { client, node }));
         }
         !nodes.is_empty()
     }
@@ -315,7 +321,8 @@ impl Service {
         if self.annexes.is_moving(&client) || self.annexes.place(&client) != ServingNode::Primary {
             self.leave_annex(&client);
             let node = ServingNode::Primary;
-            self.actions.push_back(ServiceAction::Guide { client, node });
+            self.actions
+                .push_back(ServiceAction::Elsewhere(AnnexStep::Guide { client, node }));
         }
     }
 

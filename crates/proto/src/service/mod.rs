@@ -142,7 +142,7 @@ pub enum ServiceInput {
         /// Whether it can.
         is_up: bool,
     },
-    /// A node has made the socket, as [`ServiceAction::RestoreAt`] asked.
+    /// A node has made the socket, as [`AnnexStep::RestoreAt`](crate::action::AnnexStep::RestoreAt) asked.
     RestoredAt {
         /// The client.
         client: SocketAddr,
@@ -158,7 +158,7 @@ pub enum ServiceInput {
         /// Why.
         reason: String,
     },
-    /// A node was asked to let the socket speak, as [`ServiceAction::StartAt`] says.
+    /// A node was asked to let the socket speak, as [`AnnexStep::StartAt`](crate::action::AnnexStep::StartAt) says.
     StartedAt {
         /// The connection.
         connection: ConnectionId,

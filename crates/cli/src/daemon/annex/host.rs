@@ -11,10 +11,10 @@ use proto::Instant;
 use proto::action::ServiceIndex;
 use proto::connection::Endpoint;
 
-use super::super::relay::{Handover, HandoverContent, PlannedContent, RelayedConnections};
+use super::super::relay::{Handover, HandoverContent, RelayedConnections};
 use super::super::sealed::begin;
 use super::links::SILENT_MAX;
-use super::message::{AnnexReply, AnnexRequest, MAGIC, MESSAGE, WakeAgent, WireHello};
+use super::message::{AnnexReply, AnnexRequest, MAGIC, MESSAGE, StartRequest, WakeAgent, WireHello};
 use crate::config::SecretKey;
 
 /// A restored socket's timestamp clock begins this much ahead. The wire's clock runs on while the request is under way, and the wire wakes the
@@ -161,17 +161,9 @@ impl HostedConnections {
                 now: then,
             } => (
                 endpoint.client,
-                self.restore(endpoint, &output, (now, then), pool),
+                self.restore(*endpoint, &output, (now, then), pool),
             ),
-            AnnexRequest::Start {
-                client,
-                late,
-                is_quiet,
-                content,
-            } => (
-                client,
-                self.start((client, late, is_quiet), content, service, relay),
-            ),
+            AnnexRequest::Start(request) => (request.client, self.start(*request, service, relay)),
             AnnexRequest::Drop(client) => {
                 self.restoring.remove(&client);
                 return None;
@@ -207,11 +199,16 @@ impl HostedConnections {
 
     fn start(
         &mut self,
-        (client, late, is_quiet): (SocketAddr, Vec<u8>, bool),
-        content: PlannedContent,
+        request: StartRequest,
         service: ServiceIndex,
         relay: &mut RelayedConnections,
     ) -> Result<AnnexReply, String> {
+        let StartRequest {
+            client,
+            late,
+            is_quiet,
+            content,
+        } = request;
         let (_, socket) = self.restoring.remove(&client).ok_or("its socket was not made")?;
         socket.feed(&late).map_err(|error| error.to_string())?;
         let socket = socket.activate(is_quiet).map_err(|error| error.to_string())?;

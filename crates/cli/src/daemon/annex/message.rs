@@ -24,27 +24,31 @@ pub enum AnnexRequest {
     /// Make a socket.
     Restore {
         /// From this state.
-        endpoint: Endpoint,
+        endpoint: Box<Endpoint>,
         /// The output that the client has not acknowledged.
         output: Vec<u8>,
         /// The wire's clock, in nanoseconds.
         now: u64,
     },
     /// Let the socket speak, and give it to the relay.
-    Start {
-        /// The client.
-        client: SocketAddr,
-        /// The input that was logged since the socket was made.
-        late: Vec<u8>,
-        /// The socket need not send anything at once.
-        is_quiet: bool,
-        /// How the application's side goes on.
-        content: PlannedContent,
-    },
+    Start(Box<StartRequest>),
     /// Close the socket without sending anything.
     Drop(SocketAddr),
     /// The wire lives.
     Ping,
+}
+
+/// Lets a socket speak.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct StartRequest {
+    /// The client.
+    pub client: SocketAddr,
+    /// The input that was logged since the socket was made.
+    pub late: Vec<u8>,
+    /// The socket need not send anything at once.
+    pub is_quiet: bool,
+    /// How the application's side goes on.
+    pub content: PlannedContent,
 }
 
 /// Says who the wire is.

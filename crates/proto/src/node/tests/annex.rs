@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::action::{Action, Echo, Gate, Heartbeat, OperatorReport, ServiceAction, ServiceBeat};
+use crate::action::{Action, AnnexStep, Echo, Gate, Heartbeat, OperatorReport, ServiceAction, ServiceBeat};
 use crate::annex::{AnnexId, ServingNode};
 use crate::follower::RestartPolicy;
 use crate::migration::{MigrationBeat, MigrationOffer, OfferState};
@@ -124,12 +124,12 @@ impl Wire {
             };
             match action {
                 ServiceAction::Drain => self.node.handle(self.now, 0, ServiceInput::Drained),
-                ServiceAction::StartAt { node, .. } if self.fails_to_start => {
+                ServiceAction::Elsewhere(AnnexStep::StartAt { node, .. }) if self.fails_to_start => {
                     let (client, reason) = (self.client, "its input is too long".to_owned());
                     let refused = ServiceInput::RefusedAt { client, node, reason };
                     self.node.handle(self.now, 0, refused);
                 }
-                ServiceAction::StartAt { connection, .. } => {
+                ServiceAction::Elsewhere(AnnexStep::StartAt { connection, .. }) => {
                     self.node
                         .handle(self.now, 0, ServiceInput::StartedAt { connection });
                 }
@@ -189,12 +189,12 @@ impl Wire {
 
     fn guide(&self, node: ServingNode) -> ServiceAction {
         let client = self.client;
-        ServiceAction::Guide { client, node }
+        ServiceAction::Elsewhere(AnnexStep::Guide { client, node })
     }
 
     fn drop_at(&self, node: ServingNode) -> ServiceAction {
         let client = self.client;
-        ServiceAction::DropAt { client, node }
+        ServiceAction::Elsewhere(AnnexStep::DropAt { client, node })
     }
 }
 
@@ -203,7 +203,7 @@ impl Wire {
 fn in_order(done: &[ServiceAction], expected: &[&dyn Fn(&ServiceAction) -> bool]) {
     let mut rest = done.iter();
     for (index, is_it) in expected.iter().enumerate() {
-        assert!(rest.any(|action| is_it(action)), "action {index} of {done:?}");
+        assert!(rest.any(is_it), "action {index} of {done:?}");
     }
 }
 
@@ -218,7 +218,7 @@ fn a_connection_moves_to_an_annex() {
         &[
             &|action| matches!(action, ServiceAction::Reserve { .. }),
             &|action| *action == ServiceAction::Drain,
-            &|action| matches!(action, ServiceAction::RestoreAt { node, .. } if *node == ANNEX),
+            &|action| matches!(action, ServiceAction::Elsewhere(AnnexStep::RestoreAt { node, .. }) if *node == ANNEX),
         ],
     );
     assert_eq!(wire.answer(), None, "the primary must not let go yet");
@@ -231,7 +231,7 @@ fn a_connection_moves_to_an_annex() {
         &[
             &|action| *action == guide,
             &|action| *action == ServiceAction::Drain,
-            &|action| matches!(action, ServiceAction::StartAt { node, .. } if *node == ANNEX),
+            &|action| matches!(action, ServiceAction::Elsewhere(AnnexStep::StartAt { node, .. }) if *node == ANNEX),
         ],
     );
     assert_eq!(wire.answer(), Some(OfferState::Taken));
@@ -256,7 +256,7 @@ fn a_connection_moves_back_by_the_wires_word() {
             &|action| *action == guide,
             &|action| *action == dropped,
             &|action| *action == ServiceAction::Drain,
-            &|action| matches!(action, ServiceAction::StartAt { node, .. } if *node == ServingNode::Primary),
+            &|action| matches!(action, ServiceAction::Elsewhere(AnnexStep::StartAt { node, .. }) if *node == ServingNode::Primary),
         ],
     );
     assert_eq!(wire.guests(), []);
@@ -362,7 +362,7 @@ fn what_nobody_has_any_more_is_taken_over() {
     in_order(
         &done,
         &[
-            &|action| matches!(action, ServiceAction::StartAt { .. }),
+            &|action| matches!(action, ServiceAction::Elsewhere(AnnexStep::StartAt { .. })),
             &|action| *action == held,
             &|action| matches!(action, ServiceAction::Restore { .. }),
         ],
@@ -435,10 +435,10 @@ fn a_wire_brings_guests_back_before_it_leaves() {
     assert!(
         done.iter().any(|action| matches!(
             action,
-            ServiceAction::RestoreAt {
+            ServiceAction::Elsewhere(AnnexStep::RestoreAt {
                 node: ServingNode::Primary,
                 ..
-            }
+            })
         )),
         "{done:?}"
     );

@@ -1,0 +1,146 @@
+//! Annexes: in a node's file, and their own file.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::super::AnnexFile;
+use super::{SMALLEST, and, parse, wrong};
+
+const ANNEX: &str = "[[service.annex]]\nname = \"gamma\"\naddress = \"10.0.0.4:7402\"\n";
+
+/// A node's file with a key and these annexes.
+fn with_key(annexes: &str) -> String {
+    let key = "address = \"10.0.0.3\"\nkey_file = \"/etc/steadfast/key\"";
+    format!("{}{annexes}", SMALLEST.replacen("address = \"10.0.0.3\"", key, 1))
+}
+
+#[test]
+fn annexes_are_read() {
+    let config = parse(&with_key(&format!(
+        "{ANNEX}{}",
+        ANNEX.replace("gamma", "delta").replace("10.0.0.4", "10.0.0.5")
+    )))
+    .unwrap();
+    assert_eq!(config.peer.annex_port, 7402);
+    let annexes: Vec<_> = config.services[0]
+        .annexes
+        .iter()
+        .map(|annex| (annex.name.as_str(), annex.address.to_string()))
+        .collect();
+    assert_eq!(
+        annexes,
+        [
+            ("gamma", "10.0.0.4:7402".to_owned()),
+            ("delta", "10.0.0.5:7402".to_owned())
+        ]
+    );
+}
+
+#[test]
+fn annexes_need_what_they_need() {
+    assert_eq!(
+        and(ANNEX),
+        [
+            "steadfast.toml:4: peer.key_file: is missing, but a service has annexes, which accept orders over the network; \
+             allowed: a key"
+        ]
+    );
+    let cases = [
+        (
+            with_key(ANNEX).replace("\"http\"", "\"replica\""),
+            "service[0].annex: annexes belong to policy = \"http\" or \"replay\" only",
+        ),
+        (
+            with_key(ANNEX).replace("\"http\"", "\"replay\"\ncommit = \"pr\""),
+            "service[0].annex: annexes need commit = \"prs\"",
+        ),
+        (
+            with_key(ANNEX) + "[detector]\nlease_ms = 0\n",
+            "detector.lease_ms: is 0, but a service has annexes; allowed: 1 or more",
+        ),
+        (
+            with_key(&ANNEX.replace("gamma", "beta")),
+            "service[0].annex[0].name: is a node of the pair; allowed: another node",
+        ),
+        (
+            with_key(&format!("{ANNEX}{ANNEX}")),
+            "service[0].annex[1].name: \"gamma\" names another annex too, or has the same hash as its name",
+        ),
+        (
+            with_key(&ANNEX.replace("10.0.0.4", "[2001:db8::4]")),
+            "service[0].annex[0].address: is not of the VIP's address family",
+        ),
+        (
+            with_key(&ANNEX.repeat(9)),
+            "service[0].annex: there are 9; allowed: at most 8 tables",
+        ),
+        (
+            with_key("annex = 3\n"),
+            "service[0].annex: is of type integer; allowed: at most 8 tables",
+        ),
+        (
+            with_key(&ANNEX.replace("address", "adress")),
+            "service[0].annex[0].address: is missing; allowed: \"ADDRESS:PORT\" or \"[ADDRESS]:PORT\"",
+        ),
+    ];
+    for (text, expected) in cases {
+        let problems = wrong(&text);
+        let ends = problems.iter().any(|problem| problem.ends_with(expected));
+        assert!(ends, "{expected}\n{problems:?}");
+    }
+}
+
+const OWN: &str = r#"annex = "gamma"
+listen = "10.0.0.4:7402"
+key_file = "KEY"
+
+[[service]]
+name = "web"
+address = "10.0.0.100"
+port = 80
+interface = "eth0"
+"#;
+
+/// An annex's own file, with a key that can be read.
+fn own(text: &str) -> Result<AnnexFile, String> {
+    let mut key = tempfile::NamedTempFile::new().unwrap();
+    key.write_all("ab".repeat(32).as_bytes()).unwrap();
+    key.as_file()
+        .set_permissions(std::fs::Permissions::from_mode(0o600))
+        .unwrap();
+    let text = text.replace("KEY", key.path().to_str().unwrap());
+    AnnexFile::parse(Path::new("annex.toml"), &text).map_err(|error| error.to_string())
+}
+
+#[test]
+fn an_annex_has_a_file_of_its_own() {
+    let file = own(OWN).unwrap();
+    assert_eq!(file.state_dir, Path::new("/run/steadfast/gamma"));
+    assert_eq!(file.services[0].vip, "10.0.0.100:80".parse().unwrap());
+    assert_eq!(file.services[0].application, "127.0.0.1:80".parse().unwrap());
+    assert!(!format!("{file:?}").contains("abab"), "the key is not shown");
+
+    let packaged = include_str!("../../../../../packaging/annex.toml");
+    assert_eq!(
+        own(&packaged.replace("/etc/steadfast/key", "KEY"))
+            .unwrap()
+            .services
+            .len(),
+        1
+    );
+
+    let again = &OWN[OWN.find("[[service]]").unwrap()..];
+    let problem = own(&format!("{OWN}{again}")).unwrap_err();
+    assert_eq!(
+        problem,
+        "annex.toml:10: service[1]: has the name, or the address and port, of an earlier service"
+    );
+    let problem = own(&OWN.replace("KEY", "/nonexistent")).unwrap_err();
+    assert!(
+        problem.starts_with("annex.toml:3: key_file: /nonexistent cannot be read"),
+        "{problem}"
+    );
+    let problem = own(&OWN.replace("port = 80", "prot = 80")).unwrap_err();
+    assert!(problem.contains("service[0].prot: unknown key"), "{problem}");
+}
