@@ -18,10 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::Instant;
 use crate::migration::MigrationReport;
+pub use crate::serving::{AnnexId, ServingNode};
 
 /// Maximum number of annexes of a service.
 pub const ANNEXES_MAX: usize = 8;
@@ -29,27 +28,6 @@ pub const ANNEXES_MAX: usize = 8;
 const MOVES_MAX: usize = 48;
 /// Time in which the log must be read and the socket made. A restored socket's timestamp clock allows for no more.
 pub const RESTORE_MAX: Duration = Duration::from_secs(1);
-
-/// Identifies an annex in messages: a hash of its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct AnnexId(pub u32);
-
-impl AnnexId {
-    /// The annex called `name`: FNV-1a of the name (Fowler, Noll, Vo).
-    pub fn of(name: &str) -> Self {
-        let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
-        Self(name.as_bytes().iter().fold(0x811c_9dc5, step))
-    }
-}
-
-/// The node whose packets a wire passes for a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum ServingNode {
-    /// The primary.
-    Primary,
-    /// An annex.
-    Annex(AnnexId),
-}
 
 /// How far a move is. The picture is in the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

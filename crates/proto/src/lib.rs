@@ -38,6 +38,7 @@ pub mod role;
 pub mod sctp;
 pub mod seq;
 pub mod service;
+mod serving;
 pub mod session;
 pub mod spill;
 pub mod standing;

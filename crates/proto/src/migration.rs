@@ -22,7 +22,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::Instant;
-use crate::annex::AnnexId;
+use crate::serving::AnnexId;
 
 /// Maximum number of offers in a heartbeat, which has the offers of one service.
 pub const OFFERS_MAX: usize = 48;

@@ -40,6 +40,14 @@ pub fn witness() -> WitnessStatus {
     }
 }
 
+fn connections() -> ConnectionCounts {
+    ConnectionCounts {
+        protected: 20,
+        unprotected: 1,
+        ambiguous: 0,
+    }
+}
+
 fn annex() -> AnnexStatus {
     AnnexStatus {
         name: "gamma".to_owned(),
@@ -67,11 +75,7 @@ pub fn service() -> ServiceStatus {
         role: NodeRole::Backup,
         mode: ServiceMode::Duplex,
         epoch: 3,
-        connections: ConnectionCounts {
-            protected: 20,
-            unprotected: 1,
-            ambiguous: 0,
-        },
+        connections: connections(),
         connections_complete: true,
         log_bytes: 4096,
         ring_fill_bytes: 0,

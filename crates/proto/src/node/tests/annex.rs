@@ -19,7 +19,7 @@ const GAMMA: AnnexId = AnnexId(3);
 const ANNEX: ServingNode = ServingNode::Annex(GAMMA);
 
 /// The wire, its primary's heartbeats, and a client that has sent a request.
-struct Wire {
+struct AnnexedWire {
     node: Node,
     now: Instant,
     heard: u64,
@@ -28,7 +28,7 @@ struct Wire {
     fails_to_start: bool,
 }
 
-impl Wire {
+impl AnnexedWire {
     fn new() -> Self {
         let mut config = config(false);
         config.services[0].table.policy = RestartPolicy::Http;
@@ -211,7 +211,7 @@ fn in_order(done: &[ServiceAction], expected: &[&dyn Fn(&ServiceAction) -> bool]
 /// packets go to the annex before the log is read, so the annex gets each byte from the one or the other.
 #[test]
 fn a_connection_moves_to_an_annex() {
-    let mut wire = Wire::new();
+    let mut wire = AnnexedWire::new();
     let done = wire.hear(&[wire.offer(false)], false);
     in_order(
         &done,
@@ -245,7 +245,7 @@ fn a_connection_moves_to_an_annex() {
 /// The wire's word is enough: the annex need not release what it has.
 #[test]
 fn a_connection_moves_back_by_the_wires_word() {
-    let mut wire = Wire::new();
+    let mut wire = AnnexedWire::new();
     wire.move_there();
     wire.order_back();
     let done = wire.restored(ServingNode::Primary);
@@ -265,13 +265,13 @@ fn a_connection_moves_back_by_the_wires_word() {
 
 #[test]
 fn what_an_annex_refuses_stays() {
-    let mut wire = Wire::new();
+    let mut wire = AnnexedWire::new();
     wire.hear(&[wire.offer(false)], false);
     let done = wire.refused(ANNEX);
     assert!(done.contains(&wire.guide(ServingNode::Primary)), "{done:?}");
     assert_eq!(wire.answer(), Some(OfferState::Refused("no memory".to_owned())));
 
-    let mut wire = Wire::new();
+    let mut wire = AnnexedWire::new();
     wire.move_there();
     wire.order_back();
     let done = wire.refused(ServingNode::Primary);
@@ -282,7 +282,7 @@ fn what_an_annex_refuses_stays() {
 
 #[test]
 fn a_withdrawn_offer_leaves_the_connection_with_the_primary() {
-    let mut wire = Wire::new();
+    let mut wire = AnnexedWire::new();
     wire.hear(&[wire.offer(false)], false);
     wire.restored(ANNEX);
     let done = wire.hear(&[], false);
@@ -295,7 +295,7 @@ fn a_withdrawn_offer_leaves_the_connection_with_the_primary() {
 
 #[test]
 fn a_socket_that_is_not_made_in_time_is_given_up() {
-    let mut wire = Wire::new();
+    let mut wire = AnnexedWire::new();
     wire.hear(&[wire.offer(false)], false);
     wire.now = at(1005);
     let done = wire.hear(&[wire.offer(false)], false);
@@ -313,7 +313,7 @@ fn a_silent_annexes_connections_are_taken_over() {
         node: ANNEX,
         is_up: false,
     };
-    let mut wire = Wire::new();
+    let mut wire = AnnexedWire::new();
     wire.move_there();
     let held = ServiceAction::Hold {
         clients: vec![wire.client],
@@ -340,7 +340,7 @@ fn a_silent_annexes_connections_are_taken_over() {
     );
     assert_eq!(wire.guests(), []);
 
-    let mut wire = Wire::new();
+    let mut wire = AnnexedWire::new();
     wire.hear(&[wire.offer(false)], false);
     wire.restored(ANNEX);
     let done = wire.put(silent);
@@ -351,7 +351,7 @@ fn a_silent_annexes_connections_are_taken_over() {
 /// The annex falls silent after the primary has released the connection, and before its socket was started: only the wire has it.
 #[test]
 fn what_nobody_has_any_more_is_taken_over() {
-    let mut wire = Wire::new();
+    let mut wire = AnnexedWire::new();
     wire.hear(&[wire.offer(false)], false);
     wire.restored(ANNEX);
     wire.fails_to_start = true;
@@ -373,7 +373,7 @@ fn what_nobody_has_any_more_is_taken_over() {
 /// A new agent of the primary knows nothing of its predecessor's offers.
 #[test]
 fn a_new_agent_of_the_primary_keeps_what_was_not_released() {
-    let mut wire = Wire::new();
+    let mut wire = AnnexedWire::new();
     wire.hear(&[wire.offer(false)], false);
     wire.node.handle_timeout(wire.now);
     let heartbeat = Heartbeat {
@@ -392,7 +392,7 @@ fn a_new_agent_of_the_primary_keeps_what_was_not_released() {
 /// The client's next connection is the primary's.
 #[test]
 fn a_connection_that_ends_leaves_the_annex() {
-    let mut wire = Wire::new();
+    let mut wire = AnnexedWire::new();
     wire.move_there();
     let done = wire.say(Direction::Out, Flags::RST, (1, b""));
     assert!(done.contains(&wire.guide(ServingNode::Primary)), "{done:?}");
@@ -402,7 +402,7 @@ fn a_connection_that_ends_leaves_the_annex() {
 /// A primary that leaves is taken over as a whole: annexes included.
 #[test]
 fn a_takeover_of_the_service_takes_the_annexes_connections() {
-    let mut wire = Wire::new();
+    let mut wire = AnnexedWire::new();
     wire.move_there();
     let done = wire.hear(&[], true);
     let dropped = wire.drop_at(ANNEX);
@@ -428,9 +428,9 @@ fn a_takeover_of_the_service_takes_the_annexes_connections() {
 /// Without their wire, the connections of annexes would end. So a wire that is to leave brings them back first.
 #[test]
 fn a_wire_brings_guests_back_before_it_leaves() {
-    let mut wire = Wire::new();
+    let mut wire = AnnexedWire::new();
     wire.move_there();
-    let is_told = |wire: &Wire| wire.node.service(0).beat(Orphans::default(), None).leaves;
+    let is_told = |wire: &AnnexedWire| wire.node.service(0).beat(Orphans::default(), None).leaves;
     let done = wire.put(ServiceInput::Leave(true));
     assert!(
         done.iter().any(|action| matches!(
@@ -448,7 +448,7 @@ fn a_wire_brings_guests_back_before_it_leaves() {
     assert!(is_told(&wire));
 
     // A primary that does not answer is not waited for without end.
-    let mut wire = Wire::new();
+    let mut wire = AnnexedWire::new();
     wire.move_there();
     wire.put(ServiceInput::AnnexIsUp {
         node: ServingNode::Primary,
