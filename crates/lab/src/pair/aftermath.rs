@@ -23,8 +23,8 @@ use crate::run::LabRun;
 const ACT: Duration = Duration::from_millis(250);
 /// Longest time for which a run waits until connections that have moved back are protected.
 const PROTECTION: Duration = Duration::from_secs(5);
-/// How long a paused agent stands still. Long enough for clients at full speed to fill the rings, if these are small.
-const PAUSED_FOR: Duration = Duration::from_millis(500);
+/// How long a paused agent stands still. Long enough for clients to fill the rings, if these are small, also on a busy machine.
+const PAUSED_FOR: Duration = Duration::from_secs(1);
 /// Time that the nodes have to agree on their roles after a fault that may change nothing.
 const AGREEMENT: Duration = Duration::from_secs(1);
 /// Time after which a service supervisor has restarted a dead agent (systemd's `RestartSec` is 100 ms by default).
@@ -230,7 +230,7 @@ impl Aftermath {
             )?;
         }
         if options.fault == CrashFault::PauseAgent {
-            self.unlogged = Some(UnloggedPackets::of(&testbed.status(1)?));
+            self.unlogged = Some(UnloggedPackets::wait(testbed)?);
         }
         // This fault is no reason for a takeover.
         let takeovers = testbed

@@ -1,8 +1,17 @@
 //! Packets that a wire passed unlogged because its rings were full, and the connections that are unprotected for that reason.
 
+use std::time::{Duration, Instant as Deadline};
+
+use anyhow::Result;
 use serde::Serialize;
 
+use super::testbed::Testbed;
 use crate::node::ReportedStatus;
+
+/// Longest time until the wire's agent has said that connections are unprotected.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Time between two reads of the status.
+const POLL: Duration = Duration::from_millis(20);
 
 /// The daemon's counter of these packets.
 const COUNTER: &str = "passed_unlogged";
@@ -19,8 +28,23 @@ pub struct UnloggedPackets {
 }
 
 impl UnloggedPackets {
+    /// Reads node b's status until it shows such packets and connections, but at most for [`PATIENCE`].
+    ///
+    /// # Errors
+    /// If the agent does not answer.
+    pub fn wait(testbed: &Testbed) -> Result<Self> {
+        let deadline = Deadline::now() + PATIENCE;
+        loop {
+            let found = Self::of(&testbed.status(1)?);
+            if found.problem().is_none() || Deadline::now() > deadline {
+                return Ok(found);
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
     /// Reads the numbers from the wire's status.
-    pub fn of(status: &ReportedStatus) -> Self {
+    fn of(status: &ReportedStatus) -> Self {
         let mut found = Self::default();
         for service in &status.services {
             found.packets += service.counters.get(COUNTER).copied().unwrap_or(0);
