@@ -10,7 +10,7 @@ use proto::order::{Outcome, RANDOM_MAX};
 use crate::server::{CLOCK_GETTIMEOFDAY, CLOCK_TIME};
 use crate::sockets::OrderedWatch;
 use crate::system::{self, NextFunction, RawAddress};
-use crate::{with_server, with_socket};
+use crate::{forked, sockets, with_server, with_socket};
 
 fn size_or_error(outcome: Outcome<u64>) -> ssize_t {
     outcome.map_or_else(
@@ -164,13 +164,37 @@ extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn close(fd: c_int) -> c_int {
-    with_socket(fd, |server| server.on_close(fd));
+    if forked::is_child() {
+        sockets::forget(fd);
+    } else {
+        with_socket(fd, |server| server.on_close(fd));
+    }
     size_or_error(system::close(fd)) as c_int
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    let in_kernel = with_socket(fd, |server| {
+    // A child that no longer watches a socket does not use it.
+    let is_left = operation == libc::EPOLL_CTL_DEL && forked::is_child();
+    // SAFETY: the caller's contract.
+    let in_kernel = if is_left {
+        None
+    } else {
+        unsafe { watched(epoll, operation, fd, event) }
+    };
+    if in_kernel == Some(false) {
+        return 0;
+    }
+    // SAFETY: the caller's contract.
+    size_or_error(unsafe { system::epoll_ctl(epoll, operation, fd, event) }) as c_int
+}
+
+/// What `epoll_ctl` means for an ordered socket: whether the kernel's epoll instance is to do the same. `None`: the socket is not ordered.
+///
+/// # Safety
+/// `event` is null or valid.
+unsafe fn watched(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> Option<bool> {
+    with_socket(fd, |server| {
         let watch = match operation {
             libc::EPOLL_CTL_DEL => None,
             _ if event.is_null() => None,
@@ -184,12 +208,7 @@ unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event:
             }
         };
         server.on_watch(epoll, fd, watch)
-    });
-    if in_kernel == Some(false) {
-        return 0;
-    }
-    // SAFETY: the caller's contract.
-    size_or_error(unsafe { system::epoll_ctl(epoll, operation, fd, event) }) as c_int
+    })
 }
 
 #[unsafe(no_mangle)]

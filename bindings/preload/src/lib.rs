@@ -5,6 +5,7 @@
 //! Only the thread that has loaded the library is recorded. Rust aborts the process if a panic would leave an `extern "C"` function.
 
 mod calls;
+mod forked;
 mod held;
 mod link;
 mod playing;
@@ -22,6 +23,8 @@ use link::OrderRole;
 use server::OrderedServer;
 
 const SETTING: &str = "STEADFAST_ORDER";
+/// Why the recording of a server ends whose child uses a connection.
+const CHILD: &str = "a child of the server has used a connection of the service";
 
 /// Writes a line to the server's standard error.
 fn say(what: &str) {
@@ -53,7 +56,7 @@ thread_local! {
 
 /// Calls `call` with the server's state. `None`: this thread's calls are not recorded, or this call comes from the library itself.
 fn with_server<T>(call: impl FnOnce(&mut OrderedServer) -> T) -> Option<T> {
-    if STATE.get() != ThreadState::Outside {
+    if STATE.get() != ThreadState::Outside || forked::is_child() {
         return None;
     }
     STATE.set(ThreadState::Inside);
@@ -62,6 +65,9 @@ fn with_server<T>(call: impl FnOnce(&mut OrderedServer) -> T) -> Option<T> {
     let outcome = server.as_mut().map(|server| {
         if HAS_THREADS.load(Ordering::Relaxed) {
             server.refuse("a thread other than the first has used a connection of the service");
+        }
+        if forked::has_used() {
+            server.refuse(CHILD);
         }
         call(server)
     });
@@ -74,6 +80,10 @@ fn with_socket<T>(fd: std::ffi::c_int, call: impl FnOnce(&mut OrderedServer) -> 
     if !sockets::is_ordered(fd) {
         return None;
     }
+    if forked::is_child() {
+        forked::use_socket();
+        return None;
+    }
     if STATE.get() == ThreadState::Other {
         HAS_THREADS.store(true, Ordering::Relaxed);
     }
@@ -82,7 +92,7 @@ fn with_socket<T>(fd: std::ffi::c_int, call: impl FnOnce(&mut OrderedServer) -> 
 
 extern "C" fn in_child() {
     STATE.set(ThreadState::Other);
-    sockets::forget_all();
+    forked::enter_child();
 }
 
 /// Programs that the server starts are not recorded.
@@ -116,10 +126,11 @@ extern "C" fn start() {
     if std::fs::read_to_string("/proc/self/maps").is_ok_and(|maps| maps.contains("/liburing")) {
         server.refuse("the server uses io_uring");
     }
+    forked::prepare();
     // SAFETY: no other thread exists, and no call has entered yet.
     unsafe { *SERVER.0.get() = Some(server) };
     // SAFETY: the function is valid as long as the library is loaded.
-    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    unsafe { libc::pthread_atfork(None, Some(forked::in_parent), Some(in_child)) };
     STATE.set(ThreadState::Outside);
 }
 

@@ -5,6 +5,7 @@ use std::ffi::c_int;
 
 use proto::order::{CLOCKS, OrderEvent, OrderRecorder, Outcome};
 
+use crate::forked;
 use crate::held::{HOLD_MAX, HeldOutput, SLOW_CLIENT};
 use crate::link::{LinkLost, RecordSink};
 use crate::sockets::{OrderedSockets, WaitingConnection};
@@ -269,6 +270,9 @@ impl RecordingServer {
             if self.held.is_blocked() && !(0..SLOW_CLIENT).contains(&left) {
                 left = SLOW_CLIENT;
             }
+            if forked::has_forked() && !(0..forked::LOOK).contains(&left) {
+                left = forked::LOOK;
+            }
             if !self.local.is_empty() {
                 left = 0;
             }
@@ -284,7 +288,7 @@ impl RecordingServer {
             if self.held.is_blocked() {
                 self.pass_on();
             }
-            if count > 0 || is_last || self.is_lost || !self.local.is_empty() {
+            if count > 0 || is_last || self.is_lost || forked::has_used() || !self.local.is_empty() {
                 return Ok(self.choose_round(sockets, events, count));
             }
         }

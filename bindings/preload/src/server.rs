@@ -5,6 +5,7 @@ use std::ffi::c_int;
 
 use proto::order::{CLOCKS, Outcome};
 
+use crate::forked;
 use crate::held::{HOLD_MAX, HeldOutput, SLOW_CLIENT};
 use crate::link::OrderRole;
 use crate::playing::{PlayingServer, RecordEnded};
@@ -258,6 +259,9 @@ impl OrderedServer {
             let outcome = recording.wait(&self.sockets, epoll, events, timeout);
             if recording.is_lost() {
                 self.refuse("this node's agent has ended, or refuses the record");
+            }
+            if forked::has_used() {
+                self.refuse(crate::CHILD);
             }
             return Some(outcome);
         }

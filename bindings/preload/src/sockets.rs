@@ -13,7 +13,7 @@ use crate::system::{self, RawAddress};
 /// Descriptors from here on are not ordered.
 pub const DESCRIPTORS_MAX: usize = 1 << 16;
 
-/// Whether a descriptor is ordered. Each thread reads this before each call; only the first thread writes it.
+/// Whether a descriptor is ordered. Each thread reads this before each call; only the first thread, and a child, write it.
 static ORDERED: [AtomicBool; DESCRIPTORS_MAX] = [const { AtomicBool::new(false) }; DESCRIPTORS_MAX];
 
 /// Whether a descriptor is an ordered socket.
@@ -267,9 +267,7 @@ impl OrderedSockets {
     }
 }
 
-/// Forgets which descriptors are ordered, for the child of a fork.
-pub fn forget_all() {
-    ORDERED
-        .iter()
-        .for_each(|flag| flag.store(false, Ordering::Relaxed));
+/// Forgets that a descriptor is ordered, because the child of a fork closes it.
+pub fn forget(fd: c_int) {
+    set_ordered(fd, false);
 }

@@ -177,6 +177,52 @@ pub fn close(fd: c_int) -> Outcome<u64> {
     outcome(unsafe { libc::syscall(libc::SYS_close, fd) })
 }
 
+/// `dup`. Returns the new descriptor, or -1, as the C library does.
+pub fn dup(fd: c_int) -> c_int {
+    // SAFETY: no pointers.
+    unsafe { libc::syscall(libc::SYS_dup, fd) as c_int }
+}
+
+/// `dup2`. Returns the new descriptor, or -1, as the C library does.
+pub fn dup2(fd: c_int, to: c_int) -> c_int {
+    if fd == to {
+        // Not all machines have the system call `dup2`, and `dup3` refuses equal descriptors.
+        // SAFETY: no pointers.
+        let is_open = unsafe { libc::fcntl(fd, libc::F_GETFD) } >= 0;
+        return if is_open { to } else { -1 };
+    }
+    dup3(fd, to, 0)
+}
+
+/// `dup3`. Returns the new descriptor, or -1, as the C library does.
+pub fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    // SAFETY: no pointers.
+    unsafe { libc::syscall(libc::SYS_dup3, fd, to, flags) as c_int }
+}
+
+/// Zeroed memory of this size that the process shares with its children. `None`: there is none.
+pub fn share_memory(size: usize) -> Option<*mut c_void> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping overlaps no other memory.
+    let memory = unsafe { libc::mmap(std::ptr::null_mut(), size, access, kind, -1, 0) };
+    (memory != libc::MAP_FAILED).then_some(memory)
+}
+
+/// Zeroed memory of this size that the kernel zeroes again for each child. `None`: there is none.
+pub fn wiped_memory(size: usize) -> Option<*mut c_void> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping overlaps no other memory.
+    let memory = unsafe { libc::mmap(std::ptr::null_mut(), size, access, kind, -1, 0) };
+    if memory == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the mapping is this function's own.
+    let is_wiped = unsafe { libc::madvise(memory, size, libc::MADV_WIPEONFORK) } == 0;
+    is_wiped.then_some(memory)
+}
+
 /// A second descriptor of the same socket, closed on exec.
 pub fn duplicate(fd: c_int) -> Outcome<c_int> {
     // SAFETY: no pointers.

@@ -4,11 +4,20 @@ use std::io::{Read, Write};
 
 /// A server with one connection, which it serves by the statements after these.
 const BEGINNING: &str = "
-import select, socket, sys, threading
+import os, select, socket, sys, threading
 listener = socket.create_server(('127.0.0.1', int(sys.argv[1])))
 connection, _ = listener.accept()
 def echo():
     connection.sendall(connection.recv(10))
+def clone():
+    import ctypes
+    return ctypes.CDLL(None).syscall(56, 17, 0, 0, 0, 0) # clone with SIGCHLD, past the C library
+def fork(serve, fork = os.fork):
+    child = fork()
+    if child == 0:
+        serve()
+        os._exit(0)
+    os.waitpid(child, 0)
 ";
 
 #[path = "support/library.rs"]
@@ -51,6 +60,29 @@ fn a_server_that_cannot_be_recorded_says_why_and_goes_on() {
             "the server calls recvmsg",
         ),
         ("echo(); connection.shutdown(socket.SHUT_WR)", ""),
+        (
+            "fork(echo); connection.close()",
+            "a child of the server has used a connection of the service",
+        ),
+        (
+            "fork(lambda: (os.dup2(connection.fileno(), 0), os.execl('/bin/sh', 'sh', '-c', 'head -c 5 <&0 >&0'))); connection.close()",
+            "a child of the server has used a connection of the service",
+        ),
+        #[cfg(target_arch = "x86_64")]
+        (
+            "fork(echo, clone); connection.close()",
+            "a child of the server has used a connection of the service",
+        ),
+        // The server learns of it while it waits for something else.
+        (
+            "epoll = select.epoll(); epoll.register(listener, select.EPOLLIN); os.fork() or (echo(), os._exit(0)); epoll.poll(1)",
+            "a child of the server has used a connection of the service",
+        ),
+        // A child that only has the connection, and uses a file of the same number.
+        (
+            "fork(lambda: (connection.close(), listener.close(), os.write(os.open('/dev/null', os.O_WRONLY), b'x'))); echo(); connection.close()",
+            "",
+        ),
         (
             "epoll = select.epoll(); epoll.register(connection, select.EPOLLIN | select.EPOLLET); epoll.poll(); echo()",
             "the server uses EPOLLET or EPOLLONESHOT",

@@ -1,31 +1,17 @@
 //! `bench coral`: the evaluation of CoRAL's failover (Aghdaie and Tamir, PDCS 2003), with a stage before lighttpd and a CGI script whose
 //! replies of 1 KB are random.
 
-use std::path::{Path, PathBuf};
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
-use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::calibration::Calibration;
-use super::coral_page::{self, CoralClaim};
-use super::measure::{self, Requests};
+use super::coral_samples::{self, CoralMeasured, SERVER_COUNT};
 use super::options::BenchRunOptions;
 use super::target::{self, BenchTarget, Bound, median};
-use super::testbed::{BenchTestbed, BenchVariant, STAGED, Serving};
-use crate::crash::{StagedSample, staged_sample};
-use crate::node::PatternFiles;
-use crate::run::{LabOutcome, conclude, in_memory};
-use crate::teardown::Teardown;
-
-/// Request for a reply of 1 KB.
-const PATH: &str = "/random.cgi?1000";
-/// Clients, as in the paper. Each sends a request after the reply to the request before.
-const CLIENTS: u32 = 8;
-const REQUEST_SECONDS: u32 = 4;
-/// Variants whose throughput is measured.
-const VARIANTS: usize = 3;
+use crate::crash::StagedSample;
+use crate::figure::{JudgedMeasurements, rows_of_coral};
+use crate::run::{LabOutcome, conclude};
 
 /// Compare a pair of stages with plain servers, and measure its failover, as CoRAL's authors did (PDCS 2003).
 ///
@@ -36,20 +22,17 @@ const VARIANTS: usize = 3;
 pub struct CoralBenchOptions {
     #[command(flatten)]
     common: BenchRunOptions,
-    /// Write a page with the paper's figures and claims, and the figures' points as CSV, into this directory.
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
 }
 
 /// The results: medians over the rounds.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Serialize)]
 struct CoralBenchReport {
     ok: bool,
     rounds: u32,
     calibration: Calibration,
     /// Replies per second of a plain server with half of the CPUs, of one with all CPUs, and of the pair.
-    requests_per_s: [f64; VARIANTS],
-    latency_us_median: [f64; VARIANTS],
+    requests_per_s: [f64; SERVER_COUNT],
+    latency_us_median: [f64; SERVER_COUNT],
     /// The pair's throughput, as a part of that of two plain servers in the same round.
     throughput_ratio_vs_two: f64,
     throughput_ratio_vs_one: f64,
@@ -69,7 +52,7 @@ struct CoralBenchReport {
     gap_before_ms: f64,
     /// Throughput after the failure as a part of that before.
     after_ratio: f64,
-    claims: Vec<CoralClaim>,
+    claims: JudgedMeasurements,
     /// One power-off for each round, with its throughput (Figure 2) and latencies (Figure 3).
     failures: Vec<StagedSample>,
     missed: Vec<String>,
@@ -81,68 +64,17 @@ struct CoralBenchReport {
 /// If a step fails. A missed target is no error.
 pub fn run(options: &CoralBenchOptions) -> Result<LabOutcome> {
     let common = &options.common;
-    let daemon = common.daemon.path()?;
     let calibration = Calibration::measure();
-    let teardown = Teardown::start()?;
-    let measured = measure_variants(common.rounds, &daemon, &teardown);
-    teardown.finish()?;
-    let requests = measured?;
-    let failures = (0..common.rounds).map(|round| {
-        staged_sample(u64::from(round), &common.daemon).with_context(|| format!("power-off {}", round + 1))
-    });
-    let failures = failures.collect::<Result<Vec<_>>>()?;
-    let report = CoralBenchReport::of(common.rounds, calibration, &requests, failures);
-    if let (Some(out), Some(sample)) = (&options.out, report.failures.first()) {
-        coral_page::write(out, sample, &report.claims).with_context(|| out.display().to_string())?;
-    }
+    let run = std::process::id().to_string();
+    let measured = coral_samples::measure(common.rounds, 0, &run, &common.daemon)?;
+    let report = CoralBenchReport::of(common.rounds, calibration, measured)?;
     conclude(common.json, report.ok, &report, || report.print())
 }
 
-/// Measures the throughput of all variants, in turns.
-fn measure_variants(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<[Vec<Requests>; VARIANTS]> {
-    let directory = in_memory(&format!("bench-{}", std::process::id()), teardown)?;
-    let content = PatternFiles::generate(&directory, &[])?;
-    let set = |variant: BenchVariant, name: &str| {
-        let run = format!("{}{name}", std::process::id());
-        BenchTestbed::set(&run, variant, Serving::Random, &content, daemon, teardown)
-    };
-    let testbeds = [
-        set(BenchVariant::Forwarding, "o")?,
-        set(BenchVariant::Forwarding, "t")?,
-        set(STAGED, "s")?,
-    ];
-    let cpus = std::thread::available_parallelism()?.get();
-    for server in &testbeds[0].servers {
-        server.use_cpus(0..(cpus / 2).max(1))?;
-    }
-    let mut samples = [const { Vec::new() }; VARIANTS];
-    let progress = ProgressBar::new(u64::from(rounds));
-    for round in 0..rounds as usize {
-        for turn in 0..VARIANTS {
-            let index = (turn + round) % VARIANTS;
-            let testbed = &testbeds[index];
-            let client = &testbed.network.client;
-            samples[index].push(measure::requests(
-                client,
-                testbed.service,
-                PATH,
-                CLIENTS,
-                REQUEST_SECONDS,
-            )?);
-        }
-        progress.inc(1);
-    }
-    progress.finish_and_clear();
-    Ok(samples)
-}
-
 impl CoralBenchReport {
-    fn of(
-        rounds: u32,
-        calibration: Calibration,
-        requests: &[Vec<Requests>; VARIANTS],
-        failures: Vec<StagedSample>,
-    ) -> Self {
+    fn of(rounds: u32, calibration: Calibration, measured: CoralMeasured) -> Result<Self> {
+        let claims = JudgedMeasurements::new("coral", rows_of_coral((0, 1), &measured))?;
+        let CoralMeasured { requests, failures } = measured;
         let all = |figure: fn(&StagedSample) -> f64| failures.iter().map(figure).collect::<Vec<f64>>();
         let middle = |figure| median(all(figure));
         let most = |figure| all(figure).into_iter().fold(f64::NAN, f64::max);
@@ -177,15 +109,14 @@ impl CoralBenchReport {
             stall_ms_median: middle(|one| one.stall_ms.map_or(f64::NAN, |stall| stall.median)),
             stall_ms_max: most(|one| one.stall_ms.map_or(f64::NAN, |stall| stall.max)),
             gap_before_ms: middle(|one| one.before_ms.map_or(f64::NAN, |wait| wait.median)),
-            after_ratio: middle(after_ratio),
-            claims: Vec::new(),
+            after_ratio: middle(StagedSample::after_ratio),
+            claims,
             missed: Vec::new(),
             failures,
         };
-        report.claims = report.claims();
         report.missed = target::missed(&report.targets());
         report.ok = report.missed.is_empty();
-        report
+        Ok(report)
     }
 
     fn targets(&self) -> [BenchTarget; 3] {
@@ -209,85 +140,12 @@ impl CoralBenchReport {
         ]
     }
 
-    fn claims(&self) -> Vec<CoralClaim> {
-        let claim = |place, statement, paper, ours: String, holds| CoralClaim {
-            place,
-            statement,
-            paper,
-            ours,
-            holds,
-        };
-        vec![
-            claim(
-                "Figure 2",
-                "duplex costs throughput against two plain servers",
-                "about 30 %",
-                format!("{:.0} %", (1.0 - self.throughput_ratio_vs_two) * 100.0),
-                self.throughput_ratio_vs_two >= 0.85,
-            ),
-            claim(
-                "Figure 2",
-                "duplex serves more than one plain server",
-                "yes",
-                format!("{:.2} times", self.throughput_ratio_vs_one),
-                self.throughput_ratio_vs_one > 1.0,
-            ),
-            claim(
-                "Figure 3",
-                "gap of the clients at the failure",
-                "a fraction of a second",
-                format!(
-                    "{:.0} ms; without a failure {:.0} ms",
-                    self.stall_ms_median, self.gap_before_ms
-                ),
-                self.stall_ms_median < 1000.0,
-            ),
-            claim(
-                "§4.2",
-                "failover is mostly detection, with a heartbeat of",
-                "100 ms",
-                format!(
-                    "20 ms: {:.1} of {:.1} ms",
-                    self.detection_ms,
-                    self.detection_ms + self.takeover_ms
-                ),
-                self.detection_ms > self.takeover_ms,
-            ),
-            claim(
-                "Table 1",
-                "takeover after the detection",
-                "1.5 ms",
-                format!(
-                    "{:.2} ms: gate {:.2}, first connection {:.2}",
-                    self.takeover_ms, self.takeover_gate_ms, self.takeover_first_live_ms
-                ),
-                self.takeover_ms <= 1.5,
-            ),
-            claim(
-                "Table 2",
-                "integration of a server",
-                "11.0 ms",
-                format!("{:.2} ms", self.integration_ms),
-                self.integration_ms <= 11.0,
-            ),
-        ]
-    }
-
     fn print(&self) {
         say!("{}", self.calibration);
         say!("medians of {} rounds\n", self.rounds);
         target::print(&self.targets());
-        say!("\n{:<10}{:<52}{:<24}{:<44}", "", "", "paper", "here");
-        for claim in &self.claims {
-            let verdict = if claim.holds { "holds" } else { "DIFFERS" };
-            say!(
-                "{:<10}{:<52}{:<24}{:<44}{verdict}",
-                claim.place,
-                claim.statement,
-                claim.paper,
-                claim.ours
-            );
-        }
+        say!("");
+        self.claims.print();
         say!("\n{:<28}{:>14}{:>14}{:>14}", "", "one plain", "two plain", "pair");
         for (name, [one, two, pair]) in [
             ("replies/s", self.requests_per_s),
@@ -304,24 +162,10 @@ impl CoralBenchReport {
     }
 }
 
-/// Throughput while one node serves alone, as a part of that before the failure.
-fn after_ratio(sample: &StagedSample) -> f64 {
-    let gap_s = 0.3;
-    let alone_s = (sample.vulnerable_ms - sample.return_ms) / 1e3;
-    let mean = |from: f64, to: f64| {
-        let bins = sample
-            .throughput
-            .iter()
-            .filter(|(at_s, _)| (from..to).contains(at_s));
-        let rates: Vec<f64> = bins.map(|(_, rate)| *rate).collect();
-        rates.iter().sum::<f64>() / rates.len() as f64
-    };
-    mean(gap_s, alone_s.max(gap_s + 0.2)) / mean(-0.4, 0.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::measure::Requests;
 
     fn sample(last_live_ms: f64, integration_ms: f64) -> StagedSample {
         StagedSample {
@@ -354,7 +198,7 @@ mod tests {
                 median_us: 1.0,
             }]
         });
-        CoralBenchReport::of(1, Calibration::measure(), &requests, failures)
+        CoralBenchReport::of(1, Calibration::measure(), CoralMeasured { requests, failures }).unwrap()
     }
 
     #[test]
@@ -373,7 +217,6 @@ mod tests {
                 "{:?}",
                 bad.missed
             );
-            assert!(bad.claims.iter().any(|claim| !claim.holds));
         }
     }
 }

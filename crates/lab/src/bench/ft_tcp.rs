@@ -1,84 +1,26 @@
 //! `bench ft-tcp`: the measurements of the FT-TCP paper (DSN 2003, sections 5.2 to 5.4), beside the paper's numbers.
 //!
 //! *Clean* is the same service behind a node that only forwards packets. The paper's *cold* backup is policy `replay` here, its *hot* backup is
-//! policy `replica`. Its commit modes *immediate*, PR and PRS are the modes of the same names (docs/commit-modes.md). `ttcp` is the benchmark's own sink. Redis takes the place of the file
-//! server (Samba), and a paced download that of the streaming server (DSS).
+//! policy `replica`. Its commit modes *immediate*, PR and PRS are the modes of the same names (docs/commit-modes.md). `ttcp` is the benchmark's own
+//! sink. Redis takes the place of the file server (Samba), and a paced download that of the streaming server (DSS).
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use clap::Args;
-use indicatif::ProgressBar;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use super::calibration::Calibration;
-use super::load::{ExchangeTimes, LOAD, Transfer};
+use super::ft_tcp_samples::{
+    FtTcpMeasured, FtTcpPlace, FtTcpSamples, MODES, PACED_CLIENTS, PACED_KILOBYTES, PRS, PerVariant,
+    REPLAYED, SERVICES, SHAPES_MBIT, VARIANTS, measure,
+};
 use super::options::BenchRunOptions;
-use super::outage::{self, OutageTrace};
+use super::outage::OutageTrace;
 use super::target::{self, BenchTarget, Bound, median};
-use super::testbed::{BenchTestbed, BenchVariant, Serving};
-use crate::figure;
-use crate::judge::CommitMode;
-use crate::node::PatternFiles;
-use crate::run::{LabOutcome, conclude, in_memory};
+use crate::figure::{JudgedMeasurements, rows_of_ft_tcp};
+use crate::run::{LabOutcome, conclude};
 use crate::teardown::Teardown;
-
-/// Rates of the client's link for the transfers.
-const SHAPES_MBIT: [u32; 2] = [100, 1000];
-/// Bytes of one transfer per Mbit/s of that rate, so that a transfer takes about 1.6 s.
-const BYTES_PER_MBIT: u64 = 200_000;
-/// Short requests of one round. The paper measured 30 in all.
-const REQUESTS: u32 = 500;
-/// The client's link for the paced clients, in Mbit/s; the rate of each client, in 1000 bytes per second; and for how long they send. With 21
-/// clients, the headers fill the rest of the link.
-const PACED_MBIT: u32 = 10;
-const PACED_KILOBYTES: u32 = 50;
-const PACED_SECONDS: u32 = 4;
-/// Numbers of paced clients.
-const PACED_CLIENTS: [u32; 4] = [1, 10, 20, 30];
-/// Rate and duration of the stream (paper: 20 kB/s).
-const STREAM_KILOBYTES: u32 = 20;
-const STREAM_SECONDS: u32 = 3;
-/// Bytes of input that are in the log at the takeovers: a smaller and a larger number. Their difference gives the time per byte.
-const REPLAYED: [u64; 2] = [16_000_000, 144_000_000];
-/// Heartbeats that must be missing (20 ms each). Benchmarks fill all CPUs, so a node waits longer than by default.
-const MISSED: u32 = 25;
-/// Time until the backup has followed what the client has sent.
-const SETTLE: Duration = Duration::from_secs(1);
-const TAKEOVER_LIMIT: Duration = Duration::from_secs(60);
-
-/// The services whose throughput is measured.
-const SERVICES: [(&str, Serving); 2] = [("ttcp", Serving::Sink), ("file server", Serving::Values)];
-
-/// The paper's variants: *clean*, then each commit mode with a cold and a hot backup.
-const VARIANTS: [(&str, BenchVariant); VARIANT_COUNT] = [
-    ("clean", BenchVariant::Forwarding),
-    ("immediate/cold", pair("replay", CommitMode::Immediate)),
-    ("immediate/hot", pair("replica", CommitMode::Immediate)),
-    ("pr/cold", pair("replay", CommitMode::Pr)),
-    ("pr/hot", pair("replica", CommitMode::Pr)),
-    ("prs/cold", pair("replay", CommitMode::Prs)),
-    ("prs/hot", pair("replica", CommitMode::Prs)),
-];
-const VARIANT_COUNT: usize = 7;
-/// Indices in [`VARIANTS`] of the default commit mode, cold and hot. The targets and the takeovers are those of this mode.
-const PRS: [usize; 2] = [5, 6];
-
-const fn pair(policy: &'static str, commit: CommitMode) -> BenchVariant {
-    BenchVariant::Steadfast {
-        missed: MISSED,
-        policy,
-        commit,
-    }
-}
-
-/// One value for each of [`VARIANTS`].
-type PerVariant<T> = [T; VARIANT_COUNT];
 
 /// Measure what the FT-TCP paper measured: throughput in both directions, latency of requests and packets, many clients at limited rates,
 /// and the time to replay a cold backup's log. With each commit mode, and with cold (`replay`) and hot (`replica`) backups, against a service
@@ -87,13 +29,10 @@ type PerVariant<T> = [T; VARIANT_COUNT];
 pub struct FtTcpBenchOptions {
     #[command(flatten)]
     common: BenchRunOptions,
-    /// Directory for the paper's Figure 4, as CSV and SVG; created if it does not exist.
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
 }
 
 /// The results: medians over the rounds. Lists of seven are in the order of `variants`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Serialize)]
 struct FtTcpReport {
     ok: bool,
     rounds: u32,
@@ -106,13 +45,15 @@ struct FtTcpReport {
     request_us: PerVariant<LatencySpread>,
     packet_us: PerVariant<LatencySpread>,
     paced: Vec<PacedRow>,
-    /// From the fault to the reply, in milliseconds, cold and hot, with commit mode `prs`, for each number of bytes of [`REPLAYED`]. Detection is included.
-    takeover_ms: [[f64; 2]; 2],
+    takeovers: Vec<TakeoverRow>,
+    /// Those of [`Self::takeovers`] with commit mode `prs`.
     cold_ms_per_mb: f64,
     hot_ms_per_mb: f64,
+    stalls: Vec<StallRow>,
     /// An outage of two seconds (paper, Figure 4): what the client sends meanwhile is logged, or lost.
     outage_logged: OutageTrace,
     outage_lost: OutageTrace,
+    claims: JudgedMeasurements,
     missed: Vec<String>,
 }
 
@@ -134,6 +75,31 @@ struct ThroughputRow {
 struct PacedRow {
     clients: u32,
     kilobytes_per_s: PerVariant<f64>,
+}
+
+/// The takeover of a connection with much input (paper, section 5.4).
+#[derive(Clone, Debug, Serialize)]
+struct TakeoverRow {
+    variant: &'static str,
+    /// From the fault to the reply, in milliseconds, for each number of bytes of [`REPLAYED`]. Detection is included.
+    reply_ms: [f64; REPLAYED.len()],
+    /// Time of the takeover for 10⁶ bytes more input, in milliseconds.
+    ms_per_mb: f64,
+}
+
+/// What a client with a paced upload sees of a takeover, with a hot backup and the daemons' default detection. Times are in milliseconds since
+/// the fault.
+#[derive(Clone, Debug, Serialize)]
+struct StallRow {
+    mode: &'static str,
+    /// When the primary was declared dead.
+    declared_ms: f64,
+    /// When the restored connection was live. With a commit mode other than `prs`, the backup first waits for the end of the primary's lease.
+    live_ms: f64,
+    /// The longest time between two acknowledgements of new data.
+    stall_ms: f64,
+    /// The longest such time of all rounds.
+    stall_ms_max: f64,
 }
 
 /// A distribution, as the paper's Table 1 gives it.
@@ -174,18 +140,6 @@ impl LatencySpread {
     }
 }
 
-/// All measurements of one variant.
-#[derive(Default)]
-struct FtTcpSamples {
-    /// For each service of [`SERVICES`], for each rate: in and out, in 10⁶ bytes per second.
-    throughput: [[[Vec<f64>; 2]; SHAPES_MBIT.len()]; SERVICES.len()],
-    /// In 10⁶ bytes per second.
-    stream: Vec<f64>,
-    exchange: ExchangeTimes,
-    /// For each number of clients.
-    paced: [Vec<f64>; PACED_CLIENTS.len()],
-}
-
 /// Runs the benchmark.
 ///
 /// # Errors
@@ -195,182 +149,25 @@ pub fn run(options: &FtTcpBenchOptions) -> Result<LabOutcome> {
     let daemon = common.daemon.path()?;
     let calibration = Calibration::measure();
     let teardown = Teardown::start()?;
-    let measured = measure(common.rounds, &daemon, &teardown);
+    let run = std::process::id().to_string();
+    let place = FtTcpPlace {
+        run: &run,
+        daemon: &daemon,
+        teardown: &teardown,
+    };
+    let measured = measure(common.rounds, place);
     teardown.finish()?;
-    let (samples, takeovers, outages) = measured?;
-    if let Some(out) = &options.out {
-        std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
-        let [logged, lost] = &outages;
-        let named = [("input is logged", logged), ("input is lost", lost)];
-        figure::save(&outage::figure(named), out)?;
-    }
-    let report = FtTcpReport::of(common.rounds, calibration, &samples, takeovers, outages);
+    let measured = measured?;
+    let report = FtTcpReport::of(common.rounds, calibration, measured)?;
     conclude(common.json, report.ok, &report, || report.print())
 }
 
-type ReplayTimes = [[f64; 2]; 2];
-type Measured = (PerVariant<FtTcpSamples>, ReplayTimes, [OutageTrace; 2]);
-
-fn measure(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<Measured> {
-    let directory = in_memory(&format!("ft-tcp-{}", std::process::id()), teardown)?;
-    let content = PatternFiles::generate(&directory, &[])?;
-    let set = |serving: Serving, variant: BenchVariant, name: &str| {
-        let run = format!("{}{name}", std::process::id());
-        BenchTestbed::set(&run, variant, serving, &content, daemon, teardown)
-    };
-    let steps = SERVICES.len() * VARIANTS.len() + PRS.len() * REPLAYED.len();
-    let progress = ProgressBar::new(u64::from(rounds) * steps as u64);
-    let mut samples: PerVariant<FtTcpSamples> = Default::default();
-    for (service, (name, serving)) in SERVICES.into_iter().enumerate() {
-        let mut testbeds = Vec::new();
-        for (index, (_, variant)) in VARIANTS.into_iter().enumerate() {
-            testbeds.push(set(serving, variant, &format!("v{index}{service}"))?);
-        }
-        for round in 0..rounds as usize {
-            progress.set_message(format!("round {}: {name}", round + 1));
-            for turn in 0..testbeds.len() {
-                let index = (turn + round) % testbeds.len();
-                let (testbed, samples) = (&testbeds[index], &mut samples[index]);
-                take_transfers(testbed, serving, &mut samples.throughput[service])
-                    .and_then(|()| match serving {
-                        Serving::Sink => take_others(testbed, samples),
-                        Serving::Files | Serving::Values | Serving::OrderedValues | Serving::Random => Ok(()),
-                    })
-                    .context(VARIANTS[index].0)?;
-                progress.inc(1);
-            }
-        }
-    }
-    let mut takeovers: [[Vec<f64>; 2]; 2] = Default::default();
-    for round in 0..rounds {
-        progress.set_message(format!("round {}: takeovers", round + 1));
-        for (way, (name, variant)) in PRS.map(|index| VARIANTS[index]).into_iter().enumerate() {
-            for (size, bytes) in REPLAYED.into_iter().enumerate() {
-                let testbed = set(Serving::Sink, variant, &format!("t{way}{size}{round}"))?;
-                let ms = take_over(&testbed, bytes).with_context(|| format!("{name}, {bytes} bytes"))?;
-                takeovers[way][size].push(ms);
-                progress.inc(1);
-            }
-        }
-    }
-    progress.set_message("outages");
-    let outage = |is_fed: bool| {
-        let testbed = set(
-            Serving::Sink,
-            outage::SLOW_TO_NOTICE,
-            if is_fed { "o1" } else { "o0" },
-        )?;
-        outage::play(&testbed, is_fed, &directory)
-    };
-    let outages = [outage(true)?, outage(false)?];
-    progress.finish_and_clear();
-    Ok((samples, takeovers.map(|sizes| sizes.map(median)), outages))
-}
-
-/// Runs one end of the load at the client, and reads its report.
-fn load<T: DeserializeOwned>(testbed: &BenchTestbed, command: &str, arguments: &[String]) -> Result<T> {
-    let mut process = testbed.network.client.command(std::env::current_exe()?)?;
-    process.args([LOAD, command, &testbed.service.to_string()]);
-    let output = process.args(arguments).output().context("start the load")?;
-    ensure!(
-        output.status.success(),
-        "{command} {arguments:?}: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    serde_json::from_slice(&output.stdout).context("the load's report")
-}
-
-/// Transfers in both directions at each rate.
-fn take_transfers(
-    testbed: &BenchTestbed,
-    serving: Serving,
-    throughput: &mut [[Vec<f64>; 2]; SHAPES_MBIT.len()],
-) -> Result<()> {
-    for (mbit, rates) in SHAPES_MBIT.into_iter().zip(throughput) {
-        let bytes = BYTES_PER_MBIT * u64::from(mbit);
-        testbed.shape(Some(mbit))?;
-        let transfers: [Transfer; 2] = match serving {
-            Serving::Values | Serving::OrderedValues => [
-                load(testbed, "store", &[bytes.to_string()])?,
-                load(testbed, "fetch", &[])?,
-            ],
-            Serving::Sink | Serving::Files | Serving::Random => [
-                load(testbed, "upload", &[bytes.to_string()])?,
-                load(testbed, "download", &[format!("/zeros/{bytes}")])?,
-            ],
-        };
-        testbed.shape(None)?;
-        for (rates, transfer) in rates.iter_mut().zip(transfers) {
-            rates.push(megabytes_per_s(transfer));
-        }
-    }
-    Ok(())
-}
-
-fn megabytes_per_s(transfer: Transfer) -> f64 {
-    transfer.bytes as f64 / 1e6 / transfer.seconds
-}
-
-/// The stream, the short requests and the paced clients.
-fn take_others(testbed: &BenchTestbed, samples: &mut FtTcpSamples) -> Result<()> {
-    let arguments = [STREAM_KILOBYTES, STREAM_SECONDS].map(|number| number.to_string());
-    let streamed = load(testbed, "stream", &arguments)?;
-    samples.stream.push(megabytes_per_s(streamed));
-    let times: ExchangeTimes = load(testbed, "exchange", &[REQUESTS.to_string()])?;
-    samples.exchange.request_us.extend(times.request_us);
-    samples.exchange.packet_us.extend(times.packet_us);
-    testbed.shape(Some(PACED_MBIT))?;
-    for (clients, rates) in PACED_CLIENTS.into_iter().zip(&mut samples.paced) {
-        let arguments = [clients, PACED_KILOBYTES, PACED_SECONDS].map(|number| number.to_string());
-        rates.extend(load::<Vec<f64>>(testbed, "paced", &arguments)?);
-    }
-    testbed.shape(None)
-}
-
-/// Lets a client upload `bytes` but for the last byte, turns the primary's power off, and lets the client send the last byte. Returns the
-/// time until the survivor has replied, in milliseconds. It replies when its application has read all bytes.
-fn take_over(testbed: &BenchTestbed, bytes: u64) -> Result<f64> {
-    let mut command = testbed.network.client.command(std::env::current_exe()?)?;
-    command.args([LOAD, "hold", &testbed.service.to_string(), &bytes.to_string()]);
-    let mut client = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("start the client")?;
-    let mut output = BufReader::new(client.stdout.take().context("a pipe")?);
-    let mut line = String::new();
-    output.read_line(&mut line)?;
-    ensure!(line == "sent\n", "the client has not sent its bytes");
-    wait_protected(testbed)?;
-    testbed.power_off_primary()?;
-    client.stdin.take().context("a pipe")?.write_all(b"go\n")?;
-    line.clear();
-    output.read_line(&mut line)?;
-    ensure!(client.wait()?.success(), "the client got no reply");
-    line.trim().parse().context("the client's time")
-}
-
-/// Waits until the backup protects the client's connection.
-fn wait_protected(testbed: &BenchTestbed) -> Result<()> {
-    std::thread::sleep(SETTLE);
-    let deadline = Instant::now() + TAKEOVER_LIMIT;
-    while testbed.status(1)?.connections.get("protected") != Some(&1) {
-        ensure!(Instant::now() < deadline, "the connection is not protected");
-        std::thread::sleep(SETTLE / 10);
-    }
-    Ok(())
-}
-
 impl FtTcpReport {
-    fn of(
-        rounds: u32,
-        calibration: Calibration,
-        samples: &PerVariant<FtTcpSamples>,
-        takeover_ms: ReplayTimes,
-        [outage_logged, outage_lost]: [OutageTrace; 2],
-    ) -> Self {
-        let per_mb = |[small, large]: [f64; 2]| (large - small) / ((REPLAYED[1] - REPLAYED[0]) as f64 / 1e6);
+    fn of(rounds: u32, calibration: Calibration, measured: FtTcpMeasured) -> Result<Self> {
+        let claims = JudgedMeasurements::new("ft-tcp", rows_of_ft_tcp((0, 1), &measured))?;
+        let samples = &measured.samples;
         let throughput = throughput(samples);
+        let [cold, hot] = PRS.map(|index| takeover(index, &samples[index]).ms_per_mb);
         let mut report = Self {
             ok: false,
             rounds,
@@ -385,16 +182,20 @@ impl FtTcpReport {
                 .each_ref()
                 .map(|one| LatencySpread::of(&one.exchange.packet_us)),
             paced: paced(samples),
-            takeover_ms,
-            cold_ms_per_mb: per_mb(takeover_ms[0]),
-            hot_ms_per_mb: per_mb(takeover_ms[1]),
-            outage_logged,
-            outage_lost,
+            takeovers: (1..VARIANTS.len())
+                .map(|index| takeover(index, &samples[index]))
+                .collect(),
+            cold_ms_per_mb: cold,
+            hot_ms_per_mb: hot,
+            stalls: stalls(&measured.stalls),
+            outage_logged: measured.outage_logged,
+            outage_lost: measured.outage_lost,
+            claims,
             missed: Vec::new(),
         };
         report.missed = target::missed(&report.targets());
         report.ok = report.missed.is_empty();
-        report
+        Ok(report)
     }
 
     fn targets(&self) -> [BenchTarget; 6] {
@@ -442,21 +243,34 @@ impl FtTcpReport {
             print_row(&name, &row.kilobytes_per_s.map(|rate| format!("{rate:.2}")));
         }
         say!("");
-        for (size, bytes) in REPLAYED.into_iter().enumerate() {
-            let [cold, hot] = self.takeover_ms.map(|sizes| sizes[size]);
-            let megabytes = bytes / 1_000_000;
-            say!("prs: reply after a fault, {megabytes} MB: cold {cold:.1} ms, hot {hot:.1} ms");
+        let [small, large] = REPLAYED.map(|bytes| bytes / 1_000_000);
+        for TakeoverRow {
+            variant,
+            reply_ms: [few, many],
+            ms_per_mb,
+        } in &self.takeovers
+        {
+            say!(
+                "{variant}: reply after a fault, {small} MB: {few:.1} ms, {large} MB: {many:.1} ms; per MB of input {ms_per_mb:.3} ms"
+            );
         }
-        let (cold, hot) = (self.cold_ms_per_mb, self.hot_ms_per_mb);
-        say!("prs: takeover, per MB of input: cold {cold:.3} ms, hot {hot:.3} ms");
+        for row in &self.stalls {
+            say!(
+                "{}: the primary was declared dead after {:.0} ms, the connection was live after {:.0} ms, stall {:.0} ms (at most {:.0} ms)",
+                row.mode,
+                row.declared_ms,
+                row.live_ms,
+                row.stall_ms,
+                row.stall_ms_max
+            );
+        }
         let outages = [("logged", &self.outage_logged), ("lost", &self.outage_lost)];
         for (what, outage) in outages {
             let (gap, stall) = (outage.retransmission_gap_ms, outage.stall_ms);
             say!("an outage of 2 s, input {what}: retransmission gap {gap:.1} ms, stall {stall:.0} ms");
         }
-        say!(
-            "\nthe paper: throughput ≥ 0.982 of clean; requests 2.2 ms clean, 5.8 cold, 6.2 hot; packets 0.7 ms and 2.3; cold replay 20 ms per MB"
-        );
+        say!("");
+        self.claims.print();
     }
 
     fn print_latencies(&self) {
@@ -514,6 +328,30 @@ fn ratios(rows: &[ThroughputRow]) -> BTreeMap<String, f64> {
     worst
 }
 
+fn takeover(index: usize, samples: &FtTcpSamples) -> TakeoverRow {
+    let reply_ms = samples.takeover_ms.clone().map(median);
+    let [few, many] = reply_ms;
+    TakeoverRow {
+        variant: VARIANTS[index].0,
+        reply_ms,
+        ms_per_mb: (many - few) / ((REPLAYED[1] - REPLAYED[0]) as f64 / 1e6),
+    }
+}
+
+fn stalls(traces: &[Vec<OutageTrace>; MODES.len()]) -> Vec<StallRow> {
+    let row = |((mode, _), traces): ((&'static str, _), &Vec<OutageTrace>)| {
+        let all = |value: fn(&OutageTrace) -> f64| traces.iter().map(value).collect::<Vec<f64>>();
+        StallRow {
+            mode,
+            declared_ms: median(all(|trace| trace.declared_s * 1e3)),
+            live_ms: median(all(|trace| trace.live_s * 1e3)),
+            stall_ms: median(all(|trace| trace.stall_ms)),
+            stall_ms_max: all(|trace| trace.stall_ms).into_iter().fold(0.0, f64::max),
+        }
+    };
+    MODES.into_iter().zip(traces).map(row).collect()
+}
+
 fn paced(samples: &PerVariant<FtTcpSamples>) -> Vec<PacedRow> {
     let row = |(index, clients): (usize, u32)| PacedRow {
         clients,
@@ -525,6 +363,7 @@ fn paced(samples: &PerVariant<FtTcpSamples>) -> Vec<PacedRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::load::ExchangeTimes;
 
     #[test]
     fn a_spread_is_that_of_its_values() {
@@ -538,33 +377,43 @@ mod tests {
 
     #[test]
     fn the_time_per_megabyte_does_not_contain_what_every_takeover_costs() {
-        let report = |takeover_ms| {
-            let one = |rate| FtTcpSamples {
-                throughput: std::array::from_fn(|_| std::array::from_fn(|_| [vec![rate], vec![rate]])),
-                stream: vec![0.02],
-                exchange: ExchangeTimes {
-                    request_us: vec![100.0],
-                    packet_us: vec![20.0],
-                },
-                paced: std::array::from_fn(|_| vec![50.0]),
-            };
-            let samples = [10.0, 9.5, 9.6, 9.7, 9.8, 9.9, 9.0].map(one);
-            FtTcpReport::of(
-                1,
-                Calibration::measure(),
-                &samples,
-                takeover_ms,
-                Default::default(),
-            )
+        let one = |rate, takeover_ms: [f64; 2]| FtTcpSamples {
+            throughput: std::array::from_fn(|_| std::array::from_fn(|_| [vec![rate], vec![rate]])),
+            stream: vec![0.02],
+            exchange: ExchangeTimes {
+                request_us: vec![100.0],
+                packet_us: vec![20.0],
+            },
+            paced: std::array::from_fn(|_| vec![50.0]),
+            takeover_ms: takeover_ms.map(|ms| vec![ms]),
         };
+        let mut measured = FtTcpMeasured {
+            samples: [10.0, 9.5, 9.6, 9.7, 9.8, 9.9, 9.0].map(|rate| one(rate, [500.0; 2])),
+            ..FtTcpMeasured::default()
+        };
+        let trace = |stall_ms| OutageTrace {
+            declared_s: 0.08,
+            stall_ms,
+            ..OutageTrace::default()
+        };
+        measured.stalls[1] = vec![trace(300.0), trace(320.0), trace(500.0)];
         let replayed = REPLAYED.map(|bytes| 500.0 + bytes as f64 / 1e6 * 1.5);
-        let report = report([replayed, [500.0; 2]]);
+        measured.samples[PRS[0]].takeover_ms = replayed.map(|ms| vec![ms]);
+        let report = FtTcpReport::of(1, Calibration::measure(), measured).unwrap();
         assert!(
             (report.cold_ms_per_mb - 1.5).abs() < 1e-9,
             "{}",
             report.cold_ms_per_mb
         );
         assert!(report.hot_ms_per_mb.abs() < 1e-9);
+        let [_, pr, _] = &report.stalls[..] else {
+            panic!("{:?}", report.stalls)
+        };
+        assert_eq!(
+            (pr.mode, pr.declared_ms, pr.stall_ms, pr.stall_ms_max),
+            ("pr", 80.0, 320.0, 500.0)
+        );
+        assert_eq!(report.takeovers.len(), VARIANTS.len() - 1);
         assert_eq!(report.throughput_ratio["file-server-in/prs/hot"], 0.9);
         assert_eq!(report.throughput_ratio["file-server-in/immediate/cold"], 0.95);
         assert_eq!(report.throughput_ratio.len(), 5 * (VARIANTS.len() - 1));

@@ -2,14 +2,15 @@
 
 mod calibration;
 mod coral;
-mod coral_page;
+pub mod coral_samples;
 mod edge;
 mod ft_tcp;
+pub mod ft_tcp_samples;
 pub mod load;
-mod measure;
+pub mod measure;
 mod options;
 mod order;
-mod outage;
+pub mod outage;
 mod pair;
 mod scale;
 pub mod sim;

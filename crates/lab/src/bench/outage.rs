@@ -14,7 +14,6 @@ use super::testbed::{BenchTestbed, BenchVariant};
 use crate::capture::{CapturedInterface, Captures, Point, SNAP_DEFAULT};
 use crate::clock::{ClockOffset, monotonic, ms};
 use crate::edge::fault::nft;
-use crate::figure::{Axis, Colour, Figure, Panel, Series, Shape};
 use crate::judge::{CommitMode, for_each_segment};
 use crate::net::INTERFACE;
 
@@ -41,6 +40,8 @@ pub struct OutageTrace {
     /// What the server acknowledged.
     #[serde(skip)]
     pub acknowledged: Vec<(f64, f64)>,
+    /// When the primary was declared dead.
+    pub declared_s: f64,
     /// When the restored connection was live.
     pub live_s: f64,
     /// From then until the first acknowledgement of new data: the paper's *retransmission gap*, in milliseconds.
@@ -78,7 +79,7 @@ pub fn play(testbed: &BenchTestbed, is_fed: bool, directory: &Path) -> Result<Ou
     }
     let fault = monotonic();
     testbed.power_off_primary()?;
-    let live_ns = wait_live(testbed)?;
+    let (declared_ns, live_ns) = wait_live(testbed)?;
     if !is_fed {
         nft(router, "delete table inet outage\n")?;
     }
@@ -89,6 +90,7 @@ pub fn play(testbed: &BenchTestbed, is_fed: bool, directory: &Path) -> Result<Ou
         anyhow::bail!("one capture was started")
     };
     let mut trace = OutageTrace {
+        declared_s: ms(fault.as_nanos(), declared_ns) / 1e3,
         live_s: ms(fault.as_nanos(), live_ns) / 1e3,
         ..OutageTrace::default()
     };
@@ -118,13 +120,15 @@ fn drop_input(router: &Netns, testbed: &BenchTestbed) -> Result<()> {
     )
 }
 
-/// Waits until the connection is restored. Returns when this was, on the monotonic clock.
-fn wait_live(testbed: &BenchTestbed) -> Result<u64> {
+/// Waits until the connection is restored. Returns when the primary was declared dead and when the connection was live, on the monotonic
+/// clock.
+fn wait_live(testbed: &BenchTestbed) -> Result<(u64, u64)> {
     let deadline = Instant::now() + TAKEOVER_LIMIT;
     loop {
         let last = testbed.status(1)?.takeovers.last().copied();
-        if let Some(live_ns) = last.and_then(|takeover| takeover.first_live_ns) {
-            return Ok(live_ns);
+        let times = last.and_then(|takeover| Some((takeover.declared_ns, takeover.first_live_ns?)));
+        if let Some(times) = times {
+            return Ok(times);
         }
         ensure!(Instant::now() < deadline, "no takeover: {last:?}");
         std::thread::sleep(POLL);
@@ -148,42 +152,6 @@ impl OutageTrace {
             }
             last = Some(at);
         }
-    }
-}
-
-/// The figure: a panel for each trace, with its name.
-pub fn figure(traces: [(&str, &OutageTrace); 2]) -> Figure {
-    let panels = traces.map(|(name, trace)| {
-        let points = trace.sent.iter().chain(&trace.acknowledged);
-        let within = points.filter(|(at, _)| (-0.5..=4.5).contains(at));
-        let kilobytes: Vec<f64> = within.map(|(_, offset)| offset / 1e3).collect();
-        let lowest = kilobytes.iter().copied().fold(f64::INFINITY, f64::min);
-        let highest = kilobytes.iter().copied().fold(0.0, f64::max);
-        let series = [
-            ("client sent", Colour::Blue, &trace.sent),
-            ("server acknowledged", Colour::Orange, &trace.acknowledged),
-        ]
-        .map(|(label, colour, points)| {
-            let points = points.iter().filter(|(at, _)| (-0.5..=4.5).contains(at));
-            Series::new(
-                label,
-                colour,
-                Shape::Dots,
-                points.map(|&(at, offset)| (at, offset / 1e3)),
-            )
-        });
-        Panel {
-            title: format!("{name}: retransmission gap {:.0} ms", trace.retransmission_gap_ms),
-            x: Axis::new("time since the fault, s", -0.5, 4.5),
-            y: Axis::new("sequence number, 1000 bytes", lowest, highest),
-            series: series.into(),
-            marks: Vec::new(),
-        }
-    });
-    Figure {
-        name: "ft-tcp-4",
-        title: "FT-TCP Figure 4: an outage of two seconds",
-        panels: panels.into(),
     }
 }
 

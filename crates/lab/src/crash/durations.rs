@@ -33,6 +33,8 @@ pub struct Durations {
     pub integration: Vec<f64>,
     /// For each return of a node: the longest wait of any connection during the return.
     pub integration_gap: Vec<f64>,
+    /// For each move of connections: the time until the new wire protected all of them.
+    pub protected: Vec<f64>,
 }
 
 /// The clients' measurements. The first `idle` connections are idle: they wait for no reply while the other connections transfer data.
@@ -135,5 +137,6 @@ impl Durations {
         self.fault_free_gap.extend(other.fault_free_gap);
         self.integration.extend(other.integration);
         self.integration_gap.extend(other.integration_gap);
+        self.protected.extend(other.protected);
     }
 }

@@ -143,6 +143,8 @@ pub struct CrashRound {
     pub takeovers: Vec<ReportedTakeover>,
     /// The survivor's connections after the takeovers.
     pub taken_over: Vec<ReportedConnection>,
+    /// With fault `migrate-back`: milliseconds from the order of each move until the new wire protected all connections.
+    pub protected_ms: Vec<f64>,
     /// How the node came back.
     pub integration: Integration,
 }

@@ -8,13 +8,13 @@ use proto::Instant;
 use super::facts::{LogAtFault, RunFacts};
 use super::random::RandomReplies;
 use crate::client::{ClientEvent, ClientProcess};
-use crate::clock::{ClockOffset, monotonic};
-use crate::node::ReportedStatus;
+use crate::clock::{ClockOffset, monotonic, ms};
 use crate::pair::aftermath::follow;
 use crate::pair::clients::{begin, finish, measure};
 use crate::pair::expect::{changes, expectations};
 use crate::pair::inject::{inject, migrate};
 use crate::pair::judged::JudgedRun;
+use crate::pair::protection::protects_moved;
 use crate::pair::testbed::Testbed;
 use crate::pair::work::{Moment, Work};
 use crate::pair::{PairOptions, PolicyOption};
@@ -45,12 +45,13 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
     let log = log.transpose()?;
     let epoch = testbed.epoch();
     let mut problems = Vec::new();
-    let moved_at = if options.fault.follows_a_move() {
+    let moved = if options.fault.follows_a_move() {
         run.step("move");
         Some(move_away(&testbed, options, &mut problems)?)
     } else {
         None
     };
+    let (moved_at, protected_ms) = moved.unzip();
     run.step("fault");
     let fault_at = inject(&testbed, options, target)?;
     measure(&mut client, fault_at, STALL_WINDOW)?;
@@ -61,6 +62,7 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
     )?;
     let mut aftermath = follow(&mut testbed, options, target, (fault_at, epoch), run)?;
     aftermath.moved_at.extend(moved_at);
+    aftermath.protected_ms.splice(0..0, protected_ms);
     aftermath.problems.extend(problems);
     if let Some(second_at) = aftermath.second_at {
         measure(&mut client, second_at, STALL_WINDOW)?;
@@ -100,20 +102,19 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
 }
 
 /// Moves all connections from node a to node b, and waits until node a protects those that are still open. Returns the time just before the
-/// order.
+/// order, and the milliseconds from then until they were protected.
 ///
 /// # Errors
 /// If the order fails, or if a connection stays.
-pub fn move_away(testbed: &Testbed, options: &PairOptions, problems: &mut Vec<String>) -> Result<Instant> {
+pub fn move_away(
+    testbed: &Testbed,
+    options: &PairOptions,
+    problems: &mut Vec<String>,
+) -> Result<(Instant, f64)> {
     let moved_at = migrate(testbed, 0)?;
-    let all = u64::from(options.connections);
-    let mut knows_all = false;
-    let protects = |status: &ReportedStatus| {
-        knows_all |= status.connections() >= all;
-        knows_all && status.protected() > 0 && status.protected() == status.connections()
-    };
+    let protects = protects_moved(options.connections.into());
     testbed.wait_for(0, "protect the connections that have moved", protects, problems)?;
-    Ok(moved_at)
+    Ok((moved_at, ms(moved_at.as_nanos(), monotonic().as_nanos())))
 }
 
 /// Waits until `moment`. The clients must not end before it.

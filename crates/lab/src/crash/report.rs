@@ -16,6 +16,7 @@ use crate::judge::{CommitMode, Finding};
 use crate::node::ServerSoftware;
 use crate::pair::fault::{CrashFault, CrashTarget, Sequel};
 use crate::pair::path::PathCut;
+use crate::pair::unlogged::UnloggedPackets;
 use crate::pair::{LanOptions, NodeLink, PairOptions, PolicyOption, Returning, WorkloadOption};
 use crate::run::{LabFindings, SHOWN, append};
 
@@ -85,6 +86,9 @@ pub struct CrashFindings {
     integration_ms: Option<Spread>,
     /// The longest wait of any connection from the return until the pair was whole again. Over all returns.
     integration_gap_ms: Option<Spread>,
+    /// How long connections that were moved by order were unprotected: from the order until the new wire protected all of them, over all moves.
+    /// `None` if no move was watched, or if they were not protected in time.
+    protected_ms: Option<Spread>,
     /// The rounds, with --rounds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     rounds: Vec<RoundReport>,
@@ -94,6 +98,9 @@ pub struct CrashFindings {
     /// The log just before the fault, for each run that tests the log's limit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     log_at_fault: Vec<LogAtFault>,
+    /// With pause-agent: what passed unlogged meanwhile, over all runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unlogged: Option<UnloggedPackets>,
     /// Number of times the speaking node has changed since the fault, over all runs.
     role_changes: u64,
     /// Connections that were under way when the fault hit.
@@ -146,6 +153,7 @@ impl CrashFindings {
             durations: durations(options, facts),
             log_at_fault: facts.log.iter().cloned().collect(),
             random: facts.random.clone(),
+            unlogged: facts.aftermath.unlogged,
             first_live_ms: facts.aftermath.takeovers.last().and_then(|takeover| {
                 let first = takeover.first_live_ns?;
                 Some(ms(takeover.declared_ns, first))
@@ -170,6 +178,11 @@ impl CrashFindings {
                 "no log was at its limit when the fault hit ({} reads of the status found at most {} bytes in memory)",
                 log.reads, log.memory_bytes_max
             ));
+        }
+        if options.mode == CommitMode::Immediate
+            && let Some(unlogged) = found.unlogged
+        {
+            problems.extend(unlogged.problem().map(str::to_owned));
         }
         found.sum_up();
         found
@@ -236,6 +249,7 @@ impl CrashFindings {
         self.restart_gap_ms = spread(&self.durations.restart_gap);
         self.integration_ms = spread(&self.durations.integration);
         self.integration_gap_ms = spread(&self.durations.integration_gap);
+        self.protected_ms = spread(&self.durations.protected);
         self.baseline_gap_ms = spread(&self.durations.baseline_gap).map(|spread| spread.max);
         // With policy replay, a client waits until the application has got the connection's whole input again. With commit mode pr, the
         // survivor waits for the end of the primary's lease. So no limit applies.
@@ -283,6 +297,9 @@ impl LabFindings for CrashFindings {
         if let Some(random) = other.random {
             self.random.get_or_insert_default().add(&random);
         }
+        if let Some(unlogged) = other.unlogged {
+            self.unlogged.get_or_insert_default().add(unlogged);
+        }
         // `None` is less than any value.
         if other.first_live_ms > self.first_live_ms {
             self.first_live_ms = other.first_live_ms;
@@ -321,6 +338,7 @@ impl LabFindings for CrashFindings {
             ("afterwards", self.second_stall_ms),
             ("integration", self.integration_ms),
             ("its gap", self.integration_gap_ms),
+            ("protected", self.protected_ms),
         ];
         for (name, spread) in parts {
             if let Some(Spread { median, p99, max }) = spread {
@@ -330,6 +348,11 @@ impl LabFindings for CrashFindings {
         }
         if let Some(random) = &self.random {
             text += &format!("\n  {}", random.line());
+        }
+        if let Some(UnloggedPackets { packets, unprotected }) = self.unlogged {
+            text += &format!(
+                "\n  {packets} packets passed unlogged, {unprotected} connections are unprotected for this reason"
+            );
         }
         if let Some(busy) = self.busy_stall {
             text += &format!("\n  {}", busy.line());
@@ -362,6 +385,7 @@ fn durations(options: &PairOptions, facts: &RunFacts) -> Durations {
         stall: felt.waits(FAULT).collect(),
         baseline_gap: felt.gaps(BEFORE).collect(),
         fault_free_gap: felt.waits(BEFORE).collect(),
+        protected: facts.aftermath.protected_ms.clone(),
         ..Durations::default()
     };
     if facts.aftermath.second_at.is_some() {

@@ -102,6 +102,7 @@ fn durations(facts: &RunFacts, index: usize, round: &CrashRound) -> Durations {
         integration_gap: felt.gaps(back).reduce(f64::max).into_iter().collect(),
         baseline_gap: felt.gaps(before).collect(),
         fault_free_gap: felt.waits(before).collect(),
+        protected: round.protected_ms.clone(),
         ..Durations::default()
     };
     // Connections that have moved are not taken over when the service follows them.

@@ -144,6 +144,7 @@ impl RoundsRun<'_> {
             handed_over_at,
             takeovers,
             taken_over,
+            protected_ms: Vec::new(),
             integration,
         });
         Ok(())
@@ -153,13 +154,14 @@ impl RoundsRun<'_> {
     fn there_and_back(&mut self, number: u32, quiet_at: Instant, run: &LabRun<'_>) -> Result<()> {
         let (there, back) = (self.primary, 1 - self.primary);
         run.step(&format!("round {number}: there"));
-        let moved_at = move_away(&self.testbed, self.options, &mut self.problems)?;
+        let (moved_at, there_ms) = move_away(&self.testbed, self.options, &mut self.problems)?;
         std::thread::sleep(ALONE);
         run.step(&format!("round {number}: back"));
         let back_at = migrate(&self.testbed, back)?;
         let mut integration = Integration::new(back, back_at);
         integration.wait_duplex(&self.testbed, Duration::ZERO, &mut self.problems)?;
         integration.wait_protected(&self.testbed, &mut self.problems)?;
+        let protected_ms = [Some(there_ms), integration.whole_after_ms()];
         self.problems.extend(self.testbed.greet()?);
         measure(&mut self.client, moved_at, STALL_WINDOW)?;
         let quiet = moved_at.since(quiet_at).saturating_sub(FAULT_MARGIN);
@@ -172,6 +174,7 @@ impl RoundsRun<'_> {
             handed_over_at: Some(back_at),
             takeovers: Vec::new(),
             taken_over: Vec::new(),
+            protected_ms: protected_ms.into_iter().flatten().collect(),
             integration,
         });
         Ok(())

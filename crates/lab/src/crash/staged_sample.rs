@@ -47,6 +47,23 @@ pub struct StagedSample {
     pub latencies: Vec<(f64, f64)>,
 }
 
+impl StagedSample {
+    /// Throughput while one node serves alone, as a part of that before the failure.
+    pub fn after_ratio(&self) -> f64 {
+        let gap_s = 0.3;
+        let alone_s = (self.vulnerable_ms - self.return_ms) / 1e3;
+        let mean = |from: f64, to: f64| {
+            let bins = self
+                .throughput
+                .iter()
+                .filter(|(at_s, _)| (from..to).contains(at_s));
+            let rates: Vec<f64> = bins.map(|(_, rate)| *rate).collect();
+            rates.iter().sum::<f64>() / rates.len() as f64
+        };
+        mean(gap_s, alone_s.max(gap_s + 0.2)) / mean(-0.4, 0.0)
+    }
+}
+
 /// Plays one power-off of the primary.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 
 use super::chart::{MarkPosition, Panel};
 use super::plot::flows::{self, Marks};
-use super::plot::{models, paths, sessions, strings, timeouts};
+use super::plot::{measured, models, paths, sessions, strings, timeouts};
 use super::rows::Rows;
 use super::scenario::FigureScenario;
 
@@ -96,12 +96,15 @@ pub const FILES: &[ScenarioFile] = files![
     "kernel-strings-4-to-1",
     "mtcp-moves",
     "mtcp-streams",
+    "ft-tcp",
+    "coral",
 ];
 
 const CAPACITY: (&str, MarkPosition) = ("capacity of the string that is left", MarkPosition::Y(100.0));
 const QUEUE_MAX: (&str, MarkPosition) = ("thesis, with rate control: at most 600", MarkPosition::Y(600.0));
 
-/// All figures: of the HALR thesis (in the thesis' order), for today's hosts, of the SCTP failover paper, and of the kernel. The figures
+/// All figures: of the HALR thesis (in the thesis' order), for today's hosts, of the SCTP failover paper, of the kernel, and of the papers on
+/// Migratory TCP, FT-TCP and CoRAL. The figures
 /// `today-N` and `kernel-N` repeat the thesis' figure N. The figures `kernel-unequal-N` repeat the figures `unequal-N`.
 pub const FIGURES: &[CatalogueEntry] = &[
     CatalogueEntry {
@@ -683,6 +686,94 @@ pub const FIGURES: &[CatalogueEntry] = &[
         marks: &[],
         draw: sessions::streams,
     },
+    CatalogueEntry {
+        name: "ft-tcp-2",
+        title: "FT-TCP, Figure 2. Throughput of each service, clean and with PRS",
+        scenario: "ft-tcp",
+        also: &[],
+        marks: &[],
+        draw: measured::services,
+    },
+    CatalogueEntry {
+        name: "ft-tcp-clients",
+        title: "FT-TCP, section 5.2. Several clients at 50 kB/s, on a link of 10 Mbit/s",
+        scenario: "ft-tcp",
+        also: &[],
+        marks: &[],
+        draw: measured::clients,
+    },
+    CatalogueEntry {
+        name: "ft-tcp-3",
+        title: "FT-TCP, Figure 3. Throughput of the incoming file server with each commit mode",
+        scenario: "ft-tcp",
+        also: &[],
+        marks: &[],
+        draw: measured::modes,
+    },
+    CatalogueEntry {
+        name: "ft-tcp-latency",
+        title: "FT-TCP, Table 1. Latency of requests and packets",
+        scenario: "ft-tcp",
+        also: &[],
+        marks: &[],
+        draw: measured::latency,
+    },
+    CatalogueEntry {
+        name: "ft-tcp-4",
+        title: "FT-TCP, Figure 4. An outage of two seconds",
+        scenario: "ft-tcp",
+        also: &[],
+        marks: &[],
+        draw: measured::outages,
+    },
+    CatalogueEntry {
+        name: "ft-tcp-takeover",
+        title: "FT-TCP, section 5.4. A takeover as a function of the input",
+        scenario: "ft-tcp",
+        also: &[],
+        marks: &[],
+        draw: measured::takeovers,
+    },
+    CatalogueEntry {
+        name: "ft-tcp-stall",
+        title: "FT-TCP, section 5.4. A client's stall at a takeover of a hot backup, with detection after 80 ms",
+        scenario: "ft-tcp",
+        also: &[],
+        marks: &[],
+        draw: measured::stalls,
+    },
+    CatalogueEntry {
+        name: "coral-throughput",
+        title: "CoRAL, section 4.1. Throughput of plain servers and of a pair",
+        scenario: "coral",
+        also: &[],
+        marks: &[],
+        draw: measured::servers,
+    },
+    CatalogueEntry {
+        name: "coral-2",
+        title: "CoRAL, Figure 2. Throughput before and after a failure",
+        scenario: "coral",
+        also: &[],
+        marks: &[],
+        draw: measured::throughput_around_a_failure,
+    },
+    CatalogueEntry {
+        name: "coral-3",
+        title: "CoRAL, Figure 3. Latency of requests, as clients observe it",
+        scenario: "coral",
+        also: &[],
+        marks: &[],
+        draw: measured::latencies_around_a_failure,
+    },
+    CatalogueEntry {
+        name: "coral-times",
+        title: "CoRAL, Tables 1 and 2. Times of failover and integration",
+        scenario: "coral",
+        also: &[],
+        marks: &[("paper: 1.5 ms", MarkPosition::Y(1.5))],
+        draw: measured::times,
+    },
 ];
 
 /// The figures that a name on the command line selects. For `kernel`, the figures of the thesis and for today's hosts that a figure of the
@@ -703,6 +794,8 @@ pub fn named(name: &str) -> Option<Vec<&'static CatalogueEntry>> {
         "halr" => Some(of("halr-").collect()),
         "caro" => Some(of("caro-").collect()),
         "mtcp" => Some(of("mtcp-").collect()),
+        "ft-tcp" => Some(of("ft-tcp-").collect()),
+        "coral" => Some(of("coral-").collect()),
         "today" => Some(of("today-").chain(of("unequal-")).collect()),
         "kernel" => {
             let beside = |figure: &'static CatalogueEntry| {
@@ -727,7 +820,8 @@ pub fn named(name: &str) -> Option<Vec<&'static CatalogueEntry>> {
 impl CatalogueEntry {
     /// Whether the figure's runs use the kernel instead of the simulator.
     pub fn is_of_the_kernel(&self) -> bool {
-        self.name.starts_with("kernel-") || self.name.starts_with("mtcp-")
+        let groups = ["kernel-", "mtcp-", "ft-tcp-", "coral-"];
+        groups.iter().any(|group| self.name.starts_with(group))
     }
 }
 
@@ -746,7 +840,7 @@ mod tests {
 
     #[test]
     fn todays_hosts_are_linux() {
-        let others = ["halr-", "caro-", "mtcp-"];
+        let others = ["halr-", "caro-", "mtcp-", "ft-tcp", "coral"];
         let ours = |file: &&ScenarioFile| !others.iter().any(|paper| file.name.starts_with(paper));
         for file in FILES.iter().filter(ours) {
             let tcp = match FigureScenario::parse(Path::new(file.name), file.text).unwrap() {
@@ -760,7 +854,8 @@ mod tests {
                 | FigureScenario::Timeouts(_)
                 | FigureScenario::UnusedFlowTime(_)
                 | FigureScenario::Moves(_)
-                | FigureScenario::Streams(_) => {
+                | FigureScenario::Streams(_)
+                | FigureScenario::Measurements(_) => {
                     panic!("{} has no hosts with TCP", file.name)
                 }
             };

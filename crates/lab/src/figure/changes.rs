@@ -685,7 +685,10 @@ fn assert_claims_can_fail(
 #[test]
 fn every_claim_has_a_change() {
     let has_change = |id: &str| CHANGES.iter().any(|(.., ids)| ids.contains(&id));
+    // `measured_tests` has the changes of the measured papers.
+    let is_measured = |figure: &str| figure.starts_with("ft-tcp-") || figure.starts_with("coral-");
     let without: Vec<_> = claims::all()
+        .filter(|claim| !is_measured(claim.figure))
         .map(|claim| claim.id)
         .filter(|id| !has_change(id))
         .collect();

@@ -12,8 +12,12 @@ use sim::scenario::FlowResult;
 use sim::scenario::cluster::ClusterScenario;
 use sim::scenario::rate::{Bin, RateFlow, RateResult, RateScenario};
 
+use super::measured::{rows_of_coral, rows_of_ft_tcp};
 use super::playable::{LIMITS, ratio};
-use super::scenario::RecoveryPolicy;
+use super::rows::Rows;
+use super::scenario::{MeasuredPaper, RecoveryPolicy};
+use crate::bench::coral_samples;
+use crate::bench::ft_tcp_samples::{self, FtTcpPlace};
 use crate::edge::daemon::{CacheLimits, RecoveryOption, SecondOption};
 use crate::edge::failover::{self, EdgeFailoverOptions, HitEdge};
 use crate::edge::fault::ClusterFault;
@@ -197,6 +201,34 @@ pub fn play_stream((number, seed): (u32, u64), cell: StreamCell) -> Result<Strea
     play(&options, (number, seed), |run, _| {
         stream::measure(cell, (&run.name, &run.directory), &daemon, run.teardown)
     })
+}
+
+/// Plays a paper's measurements. A seed's power-offs differ from those of other seeds.
+///
+/// # Errors
+/// If a step fails.
+pub fn play_measurements((number, seed): (u32, u64), paper: MeasuredPaper, rounds: u32) -> Result<Rows> {
+    let options = RunOptions::default();
+    match paper {
+        MeasuredPaper::FtTcp => {
+            let daemon = options.daemon.path()?;
+            let measured = play(&options, (number, seed), |run, _| {
+                let place = FtTcpPlace {
+                    run: &run.name,
+                    daemon: &daemon,
+                    teardown: run.teardown,
+                };
+                ft_tcp_samples::measure(rounds, place)
+            })?;
+            Ok(rows_of_ft_tcp((number, seed), &measured))
+        }
+        MeasuredPaper::Coral => {
+            let run = format!("{}-{number}", std::process::id());
+            let first_seed = seed * u64::from(rounds);
+            let measured = coral_samples::measure(rounds, first_seed, &run, &options.daemon)?;
+            Ok(rows_of_coral((number, seed), &measured))
+        }
+    }
 }
 
 /// Plays a run in a network of its own. If `play` reports problems, the run's results prove nothing, so this function returns an error.

@@ -8,7 +8,9 @@ mod catalogue;
 mod chart;
 mod claims;
 mod draw;
+mod judged;
 mod kernel;
+mod measured;
 mod oracle;
 mod palette;
 mod place;
@@ -33,11 +35,10 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use self::catalogue::CatalogueEntry;
-pub use self::chart::{Axis, Figure, Mark, MarkPosition, Panel, Series, Shape};
+use self::chart::Figure;
 use self::claims::FigureClaimVerdict;
-pub use self::draw::svg;
-pub use self::palette::Colour;
-pub use self::report::{STYLE, escape};
+pub use self::judged::JudgedMeasurements;
+pub use self::measured::{rows_of_coral, rows_of_ft_tcp};
 use self::results::Results;
 use self::scenario::FigureScenario;
 use self::shard::{Manifest, Shard};
@@ -45,15 +46,16 @@ pub use self::trace::{TraceOptions, trace};
 use crate::run::{LabOutcome, WrongUse};
 
 /// Draw figures as CSV and SVG: those of the HALR thesis, the same figures for today's hosts and on this machine's kernel, and those of the
-/// SCTP failover paper. Several figures also get a report, with a verdict per claim.
+/// papers on SCTP failover, Migratory TCP, FT-TCP and CoRAL. Several figures also get a report, with a verdict per claim.
 #[derive(Clone, Debug, Args)]
 pub struct FigureOptions {
     /// One figure: halr-7 to 9, halr-12 to 26, halr-15-17-near-sources, halr-15-17-1.5s, halr-15-17-1.5s-near-sources, halr-buffer-3000,
     /// today-12 to 14, today-16, today-22 to 26, unequal-2, unequal-4, caro-3 to 7, caro-4-low, caro-7-all-fail, caro-10 to 13,
     /// caro-three-paths, caro-cross, caro-short, caro-sync, caro-informed-90-90, -90-210 and -210-90, kernel-12 to 14, kernel-20 to 26,
-    /// kernel-unequal-2, kernel-unequal-4, mtcp-6 or mtcp-7. Or several: mtcp (both; they need root, too), halr (all halr-…), today (all today-… and unequal-…), caro (all caro-…), all
-    /// (these three), kernel (all kernel-…, each after the same figures of halr and of today). Figures of the kernel need root and a quiet
-    /// machine, and take about ten minutes per seed.
+    /// kernel-unequal-2, kernel-unequal-4, mtcp-6, mtcp-7, ft-tcp-2 to 4, ft-tcp-clients, ft-tcp-latency, ft-tcp-takeover, ft-tcp-stall,
+    /// coral-2, coral-3, coral-throughput or coral-times. Or several: halr (all halr-…), today (all today-… and unequal-…), caro (all caro-…),
+    /// all (these three), kernel (all kernel-…, each after the same figures of halr and of today), mtcp, ft-tcp, coral. The figures of kernel,
+    /// mtcp, ft-tcp and coral need root and a quiet machine. Those of kernel and ft-tcp take about ten minutes per seed.
     name: String,
     /// Directory for the results; created if it does not exist.
     #[arg(long, value_name = "DIR")]
@@ -121,7 +123,7 @@ fn figures(name: &str) -> Result<Vec<&'static CatalogueEntry>> {
     let figures = catalogue::named(name).ok_or_else(|| {
         let names: Vec<_> = catalogue::FIGURES.iter().map(|figure| figure.name).collect();
         WrongUse(format!(
-            "no figure {name}; there are {}, halr, today, caro, kernel, mtcp, all",
+            "no figure {name}; there are {}, halr, today, caro, kernel, mtcp, ft-tcp, coral, all",
             names.join(", ")
         ))
     })?;
@@ -163,10 +165,7 @@ fn manifest(options: &FigureOptions, figures: &[&CatalogueEntry]) -> Result<Mani
 }
 
 /// Writes a figure as CSV and as SVG. Returns the SVG document.
-///
-/// # Errors
-/// If an axis has no length, or a file cannot be written.
-pub fn save(figure: &Figure, out: &Path) -> Result<String> {
+fn save(figure: &Figure, out: &Path) -> Result<String> {
     let svg = draw::svg(figure)?;
     write(&out.join(format!("{}.csv", figure.name)), &figure.csv()?)?;
     write(&out.join(format!("{}.svg", figure.name)), svg.as_bytes())?;
@@ -274,6 +273,8 @@ impl Manifest {
 
 #[cfg(test)]
 mod changes;
+#[cfg(test)]
+mod measured_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -65,8 +65,12 @@ fn counts(judged: &[Judged]) -> Vec<String> {
             if claims.clone().next().is_none() {
                 continue;
             }
+            let unmeasured = match count(|verdict| matches!(verdict, FigureClaimVerdict::NotMeasured(_))) {
+                0 => String::new(),
+                unmeasured => format!("{unmeasured} not measured, "),
+            };
             lines.push(format!(
-                "{} {whose}, judged {}: {} hold, {} differ, {} not run, {} surprising",
+                "{} {whose}, judged {}: {} hold, {} differ, {unmeasured}{} not run, {} surprising",
                 claims.clone().count(),
                 evidence.name(),
                 count(|verdict| *verdict == FigureClaimVerdict::Holds),
@@ -127,6 +131,17 @@ const OF_MTCP: &str = "<p>Figures whose names begin with <em>mtcp</em> are those
 TCP: Highly Available Internet Services Using Connection Migration</em>. Client and servers were network namespaces on one machine, with \
 <em>steadfast connect</em> and <em>steadfast accept</em> (docs/connect.md). The lab's link program made the delays.</p>\n";
 
+const OF_FT_TCP: &str = "<p>Figures whose names begin with <em>ft-tcp</em> repeat the measurements of Zagorodnov, Marzullo, Alvisi and \
+Bressoud, <em>Engineering Fault-Tolerant TCP/IP Servers Using FT-TCP</em> (2003, sections 5.2 to 5.4). <em>Clean</em> is a service behind a \
+node that only forwards packets. A cold backup is policy <em>replay</em>, a hot one policy <em>replica</em>. The sink of the benchmark, Redis \
+and a paced download take the places of ttcp, Samba and the streaming server (docs/ft-tcp.md). All hosts were network namespaces of one \
+machine, so only ratios mean something.</p>\n";
+
+const OF_CORAL: &str = "<p>Figures whose names begin with <em>coral</em> repeat the evaluation of Aghdaie and Tamir, <em>Fast Transparent \
+Failover for Reliable Web Service</em> (2003), with <em>steadfast stage</em> (docs/restart-staged.md): eight clients, and random replies \
+of 1 KB from a CGI script. The plain server that stands for two has all CPUs of the machine, as the pair has. The one that stands for one has \
+half of them.</p>\n";
+
 /// One HTML page without external resources.
 pub fn html(figures: &[Figure], svgs: &[String], judged: &[Judged], seeds: u64) -> String {
     let has = |of: fn(&str) -> bool| figures.iter().any(|figure| of(figure.name));
@@ -149,6 +164,16 @@ pub fn html(figures: &[Figure], svgs: &[String], judged: &[Judged], seeds: u64) 
             has(|name| name.starts_with("mtcp-")),
             "the Migratory TCP paper's figures",
             OF_MTCP,
+        ),
+        (
+            has(|name| name.starts_with("ft-tcp-")),
+            "the FT-TCP paper's measurements",
+            OF_FT_TCP,
+        ),
+        (
+            has(|name| name.starts_with("coral-")),
+            "CoRAL's evaluation",
+            OF_CORAL,
         ),
     ];
     let parts: Vec<_> = parts.into_iter().filter(|(is_there, ..)| *is_there).collect();
@@ -197,7 +222,7 @@ fn table<'a>(judged: impl Iterator<Item = &'a Judged>) -> String {
             FigureClaimVerdict::Holds => "holds",
             FigureClaimVerdict::Differs(_) => "differs",
             FigureClaimVerdict::Surprising => "surprising",
-            FigureClaimVerdict::NotRun => "not-run",
+            FigureClaimVerdict::NotRun | FigureClaimVerdict::NotMeasured(_) => "not-run",
         };
         let here = found.as_ref().map_or("", |found| &found.here);
         let beside = found

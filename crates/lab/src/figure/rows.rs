@@ -223,6 +223,28 @@ pub struct ArrivalRow {
     pub bytes: u64,
 }
 
+/// A value that a measurement of a paper gave on this machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeasurementRow {
+    pub run: u32,
+    pub seed: u64,
+    /// The quantity, with its unit.
+    pub what: String,
+    /// What was measured, for example a commit mode.
+    pub variant: String,
+    pub value: f64,
+}
+
+/// A point of a figure that shows one run of a measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeasuredPointRow {
+    pub run: u32,
+    pub seed: u64,
+    pub series: String,
+    pub x: f64,
+    pub y: f64,
+}
+
 /// How evenly flows shared the string in half a second. Only flows that were active throughout this half second count.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FairnessRow {
@@ -253,6 +275,8 @@ pub struct Rows {
     pub growth: Vec<GrowthRow>,
     pub moves: Vec<MoveRow>,
     pub arrivals: Vec<ArrivalRow>,
+    pub measurements: Vec<MeasurementRow>,
+    pub points: Vec<MeasuredPointRow>,
 }
 
 impl Rows {
@@ -273,6 +297,8 @@ impl Rows {
         self.growth.append(&mut other.growth);
         self.moves.append(&mut other.moves);
         self.arrivals.append(&mut other.arrivals);
+        self.measurements.append(&mut other.measurements);
+        self.points.append(&mut other.points);
     }
 
     /// Sorts the rows by their runs.
@@ -292,6 +318,8 @@ impl Rows {
         self.growth.sort_by_key(|row| row.run);
         self.moves.sort_by_key(|row| row.run);
         self.arrivals.sort_by_key(|row| row.run);
+        self.measurements.sort_by_key(|row| row.run);
+        self.points.sort_by_key(|row| row.run);
     }
 
     /// Writes each table that has rows as `SCENARIO.TABLE.csv`.
@@ -313,7 +341,9 @@ impl Rows {
         write(directory, scenario, "detections", &self.detections)?;
         write(directory, scenario, "growth", &self.growth)?;
         write(directory, scenario, "moves", &self.moves)?;
-        write(directory, scenario, "arrivals", &self.arrivals)
+        write(directory, scenario, "arrivals", &self.arrivals)?;
+        write(directory, scenario, "measurements", &self.measurements)?;
+        write(directory, scenario, "points", &self.points)
     }
 
     /// Reads the tables that [`Rows::write`] wrote. A table without a file is empty.
@@ -337,6 +367,8 @@ impl Rows {
             growth: read(directory, scenario, "growth")?,
             moves: read(directory, scenario, "moves")?,
             arrivals: read(directory, scenario, "arrivals")?,
+            measurements: read(directory, scenario, "measurements")?,
+            points: read(directory, scenario, "points")?,
         })
     }
 }

@@ -41,6 +41,32 @@ pub enum FigureScenario {
     Moves(MoveSweep),
     /// Streams from servers that become slow, on this machine's kernel (Migratory TCP paper, Figure 7).
     Streams(StreamSweep),
+    /// What `bench ft-tcp` or `bench coral` measures on this machine's kernel (FT-TCP paper, CoRAL's evaluation).
+    Measurements(MeasurementSweep),
+}
+
+/// The measurements of one paper.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasurementSweep {
+    pub paper: MeasuredPaper,
+    /// Rounds of the benchmark for each seed. In a round, the variants take turns.
+    pub rounds: u32,
+}
+
+/// A paper whose measurements are a benchmark of the lab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MeasuredPaper {
+    FtTcp,
+    Coral,
+}
+
+impl MeasurementSweep {
+    fn check(&self) -> Result<(), Impossible> {
+        let is_allowed = (1..=100).contains(&self.rounds);
+        must(is_allowed, "measurements.rounds", "must be from 1 to 100")
+    }
 }
 
 /// Moves with all combinations of round-trip times, transfers and sizes.
@@ -323,6 +349,7 @@ impl FigureScenario {
             Self::UnusedFlowTime(sawtooth) => sawtooth.check(),
             Self::Moves(sweep) => sweep.check(),
             Self::Streams(sweep) => sweep.check(),
+            Self::Measurements(sweep) => sweep.check(),
         }
     }
 }
@@ -343,7 +370,7 @@ fn impossible(field: impl Into<String>, what: impl Into<String>) -> Impossible {
 
 /// Checks that the top level of a file is exactly one known table. Returns the error otherwise.
 fn misplaced(tables: &[&str]) -> Option<Impossible> {
-    const KINDS: [&str; 8] = [
+    const KINDS: [&str; 9] = [
         "flows",
         "strings",
         "paths",
@@ -352,6 +379,7 @@ fn misplaced(tables: &[&str]) -> Option<Impossible> {
         "unused-flow-time",
         "moves",
         "streams",
+        "measurements",
     ];
     let unknown = tables.iter().find(|table| !KINDS.contains(table));
     let wrong = match (unknown, tables) {

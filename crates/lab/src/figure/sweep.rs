@@ -23,8 +23,8 @@ use super::rows::{
     QueueRow, Rows, ShareRow, SharedPathsRow, StringsRun, TimeoutPacketRow, TransferRow, WindowRow,
 };
 use super::scenario::{
-    FigureScenario, FlowSweep, MoveSweep, PathSweep, RecoveryPolicy, ScenarioSeconds, SharedPathSweep,
-    StreamSweep, StringSweep, TimeoutSweep,
+    FigureScenario, FlowSweep, MeasuredPaper, MoveSweep, PathSweep, RecoveryPolicy, ScenarioSeconds,
+    SharedPathSweep, StreamSweep, StringSweep, TimeoutSweep,
 };
 use crate::sessions::moves::MovesCell;
 use crate::sessions::stream::StreamCell;
@@ -71,6 +71,11 @@ enum SweepRunKind {
     },
     Stream {
         cell: StreamCell,
+        seed: u64,
+    },
+    Measurements {
+        paper: MeasuredPaper,
+        rounds: u32,
         seed: u64,
     },
 }
@@ -122,6 +127,14 @@ impl FigureScenario {
             }
             Self::Streams(sweep) => {
                 sweep.runs(seeds, &mut whats);
+                true
+            }
+            Self::Measurements(sweep) => {
+                whats.extend(seeds.map(|seed| SweepRunKind::Measurements {
+                    paper: sweep.paper,
+                    rounds: sweep.rounds,
+                    seed,
+                }));
                 true
             }
         };
@@ -353,6 +366,9 @@ impl SweepRun {
             SweepRunKind::Growth(growth) => self.play_growth(*growth),
             SweepRunKind::Moves { cell, seed } => self.play_moves(cell, *seed),
             SweepRunKind::Stream { cell, seed } => self.play_stream(*cell, *seed),
+            SweepRunKind::Measurements { paper, rounds, seed } => {
+                super::kernel::play_measurements((self.number, *seed), *paper, *rounds)
+            }
         }
     }
 
@@ -515,6 +531,7 @@ impl SweepRun {
                 Some(bytes) => format!("stream-{bytes}-bytes"),
                 None => "stream-plain".to_owned(),
             },
+            SweepRunKind::Measurements { paper, .. } => format!("{paper:?}").to_lowercase(),
         }
     }
 
@@ -528,7 +545,8 @@ impl SweepRun {
             | SweepRunKind::Detection(_)
             | SweepRunKind::Growth(_)
             | SweepRunKind::Moves { .. }
-            | SweepRunKind::Stream { .. } => 1,
+            | SweepRunKind::Stream { .. }
+            | SweepRunKind::Measurements { .. } => 1,
             SweepRunKind::SharedPaths { network } => network.associations as u64,
         }
     }
@@ -547,7 +565,8 @@ impl SweepRun {
             | SweepRunKind::Detection(_)
             | SweepRunKind::Growth(_)
             | SweepRunKind::Moves { .. }
-            | SweepRunKind::Stream { .. } => {
+            | SweepRunKind::Stream { .. }
+            | SweepRunKind::Measurements { .. } => {
                 bail!("a trace shows TCP only, and this scenario's hosts run SCTP")
             }
         }

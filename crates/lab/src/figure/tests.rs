@@ -382,9 +382,11 @@ pub fn results_of(is_of: impl Fn(&str) -> bool) -> Results {
     work::results(scenarios.collect(), 1, None, jobs).unwrap()
 }
 
-/// Whether a scenario or a figure of this name has flows of TCP. Only the kernel plays those about sessions that move (`mtcp-`).
+/// Whether a scenario or a figure of this name has flows of TCP. Only the kernel plays those about sessions that move (`mtcp-`), and the
+/// measurements of FT-TCP and CoRAL.
 pub fn is_about_tcp(name: &str) -> bool {
-    !name.starts_with("caro-") && !name.starts_with("mtcp-")
+    let others = ["caro-", "mtcp-", "ft-tcp", "coral"];
+    !others.iter().any(|paper| name.starts_with(paper))
 }
 
 /// The results of the scenarios with TCP, computed once.

@@ -424,6 +424,22 @@ impl AgentProcess {
         Ok((is_new, retired))
     }
 
+    /// Stops the daemon's process (SIGSTOP) until [`Self::resume`].
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn pause(&self) -> Result<()> {
+        kill(self.process.pid(), Signal::SIGSTOP).with_context(|| format!("pause {}", self.name))
+    }
+
+    /// Lets the daemon's process go on after [`Self::pause`].
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn resume(&self) -> Result<()> {
+        kill(self.process.pid(), Signal::SIGCONT).with_context(|| format!("resume {}", self.name))
+    }
+
     /// Tells the daemon to stop (SIGTERM), as a supervisor does.
     ///
     /// # Errors
@@ -608,6 +624,7 @@ mod tests {
             })),
             log: LogOptions {
                 log_mb: Some(1),
+                ring_mb: Some(2),
                 at_limit: Some(AtLimitOption::Spill),
             },
             ..pair()
@@ -617,6 +634,7 @@ mod tests {
         assert_eq!(table["fence"]["command"][0].as_str(), Some("off"));
         assert_eq!(table["log"]["per_connection_mb"].as_integer(), Some(1));
         assert_eq!(table["log"]["at_limit"].as_str(), Some("spill"));
+        assert_eq!(table["log"]["ring_mb"].as_integer(), Some(2));
         assert_eq!(table["node"]["agent_timeout_ms"].as_integer(), Some(5_000));
         assert_eq!(service["peer_address"].as_str(), Some("10.2.0.11"));
         assert_eq!(service["opaque"].as_str(), Some("replica"));

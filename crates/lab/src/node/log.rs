@@ -9,6 +9,9 @@ pub struct LogOptions {
     /// Largest size of the log of one connection, in megabytes (2²⁰ bytes); default: the daemon's.
     #[arg(long = "log-mb", value_name = "MB", value_parser = clap::value_parser!(u32).range(1..=2048))]
     pub log_mb: Option<u32>,
+    /// Size of the kernel's second ring, in megabytes (2²⁰ bytes), a power of two; default: the daemon's. The first ring has 16 MiB.
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub ring_mb: Option<u32>,
     /// Treatment of a connection whose log is full; default: the daemon's.
     #[arg(long, value_enum)]
     pub at_limit: Option<AtLimitOption>,
@@ -32,6 +35,9 @@ impl LogOptions {
         let mut table = String::new();
         if let Some(megabytes) = self.log_mb {
             table += &format!("per_connection_mb = {megabytes}\n");
+        }
+        if let Some(megabytes) = self.ring_mb {
+            table += &format!("ring_mb = {megabytes}\n");
         }
         if let Some(at_limit) = self.at_limit {
             let name = match at_limit {

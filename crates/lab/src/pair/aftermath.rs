@@ -12,7 +12,8 @@ use super::inject::{hooks_without_filter, kill_agent, power_off, restore_link, s
 use super::integration::Integration;
 use super::survive::{flapping, survive};
 use super::testbed::Testbed;
-use super::{PairOptions, Returning, baseline, reboot};
+use super::unlogged::UnloggedPackets;
+use super::{PairOptions, Returning, baseline, protection, reboot};
 use crate::clock::{as_nanos, as_optional_nanos, monotonic};
 use crate::net::address::NODES;
 use crate::node::{ReportedConnection, ReportedStatus, ReportedTakeover};
@@ -20,6 +21,10 @@ use crate::run::LabRun;
 
 /// Pause after a step that follows the fault. Meanwhile the clients continue.
 const ACT: Duration = Duration::from_millis(250);
+/// Longest time for which a run waits until connections that have moved back are protected.
+const PROTECTION: Duration = Duration::from_secs(5);
+/// How long a paused agent stands still. Long enough for clients to fill the rings, if these are small, also on a busy machine.
+const PAUSED_FOR: Duration = Duration::from_secs(1);
 /// Time that the nodes have to agree on their roles after a fault that may change nothing.
 const AGREEMENT: Duration = Duration::from_secs(1);
 /// Time after which a service supervisor has restarted a dead agent (systemd's `RestartSec` is 100 ms by default).
@@ -36,6 +41,10 @@ pub struct Aftermath {
     pub deadly_at: Option<Instant>,
     /// When connections were ordered to move to node b, if they were.
     pub moved_at: Vec<Instant>,
+    /// What passed unlogged while the backup's agent was paused, with that fault.
+    pub unlogged: Option<UnloggedPackets>,
+    /// For each move of connections that was watched: milliseconds from the order until the new wire protected all of them.
+    pub protected_ms: Vec<f64>,
     /// When node a began to claim the address because its wire is gone, if node a did so.
     #[serde(serialize_with = "as_optional_nanos")]
     pub claimed_at: Option<Instant>,
@@ -107,6 +116,8 @@ impl Aftermath {
             fault_at,
             deadly_at: None,
             moved_at: Vec::new(),
+            unlogged: None,
+            protected_ms: Vec::new(),
             claimed_at: None,
             second_at: None,
             takeovers: Vec::new(),
@@ -173,24 +184,12 @@ impl Aftermath {
 
     /// Waits for the pair to become whole again after a fault that leads to no takeover.
     fn recover(&mut self, testbed: &mut Testbed, options: &PairOptions, target: CrashTarget) -> Result<()> {
+        if options.fault.follows_a_move() {
+            let protected = protection::watch(testbed, 1, options, self.fault_at, PROTECTION)?;
+            self.protected_ms.extend(protected);
+        }
         for (turn, &index) in target.nodes().iter().enumerate() {
-            if options.fault == CrashFault::KillAgent {
-                if turn > 0 {
-                    self.second_at = Some(kill_agent(testbed, index)?);
-                }
-                std::thread::sleep(RESTARTED_AFTER);
-                testbed.start_agent(index)?;
-            }
-            if options.fault == CrashFault::KillApplication {
-                std::thread::sleep(RESTARTED_AFTER);
-                testbed.start_behind(index)?;
-            }
-            if options.fault == CrashFault::Upgrade && turn > 0 {
-                self.second_at = Some(testbed.agent(index)?.upgrade()?);
-            }
-            if options.fault == CrashFault::CutLink {
-                std::thread::sleep(ACT); // connections begin and end over the remaining link
-            }
+            self.mend(testbed, options.fault, index, turn > 0)?;
             self.wait_for_role(testbed, index, ReportedStatus::is_duplex, "become duplex again")?;
             testbed.wait_for_channel(index, &mut self.problems)?;
             if options.fault == CrashFault::Upgrade {
@@ -206,10 +205,20 @@ impl Aftermath {
         if options.fault.moves_connections() {
             self.moved_at.push(self.fault_at);
             let has_some = |status: &ReportedStatus| status.kept() > 0;
-            let to = 1 - target.nodes()[0];
-            self.wait_for_role(testbed, to, has_some, "relay the connections that have moved")?;
+            let (from, to) = (target.nodes()[0], 1 - target.nodes()[0]);
+            let what = "relay the connections that have moved";
+            testbed.wait_for(to, what, has_some, &mut self.problems)?;
+            let until = monotonic() + ACT;
+            if options.fault == CrashFault::Migrate && protection::is_possible(options) {
+                let protected = protection::watch(testbed, from, options, self.fault_at, ACT)?;
+                self.protected_ms.extend(protected);
+            }
+            std::thread::sleep(until.since(monotonic().min(until)));
         }
-        let loses_logs = !matches!(options.fault, CrashFault::FlushTc | CrashFault::Migrate);
+        let loses_logs = !matches!(
+            options.fault,
+            CrashFault::FlushTc | CrashFault::Migrate | CrashFault::PauseAgent
+        );
         if loses_logs && options.then().is_some() {
             // A new agent does not know the connections that began before its start. The agent learns each of them from the connection's
             // next request.
@@ -220,6 +229,9 @@ impl Aftermath {
                 "protect all connections again",
             )?;
         }
+        if options.fault == CrashFault::PauseAgent {
+            self.unlogged = Some(UnloggedPackets::wait(testbed)?);
+        }
         // This fault is no reason for a takeover.
         let takeovers = testbed
             .status(1)
@@ -227,6 +239,39 @@ impl Aftermath {
         for takeover in takeovers {
             self.problems
                 .push(format!("node b took over without a reason: {takeover:?}"));
+        }
+        Ok(())
+    }
+
+    /// Ends what the fault does to node `index`. If `is_second`, the fault first hits this node.
+    fn mend(
+        &mut self,
+        testbed: &mut Testbed,
+        fault: CrashFault,
+        index: usize,
+        is_second: bool,
+    ) -> Result<()> {
+        match fault {
+            CrashFault::KillAgent => {
+                if is_second {
+                    self.second_at = Some(kill_agent(testbed, index)?);
+                }
+                std::thread::sleep(RESTARTED_AFTER);
+                testbed.start_agent(index)?;
+            }
+            CrashFault::PauseAgent => {
+                std::thread::sleep(PAUSED_FOR);
+                testbed.agent(index)?.resume()?;
+            }
+            CrashFault::KillApplication => {
+                std::thread::sleep(RESTARTED_AFTER);
+                testbed.start_behind(index)?;
+            }
+            CrashFault::Upgrade if is_second => {
+                self.second_at = Some(testbed.agent(index)?.upgrade()?);
+            }
+            CrashFault::CutLink => std::thread::sleep(ACT), // connections begin and end over the remaining link
+            _ => {}
         }
         Ok(())
     }
@@ -256,8 +301,7 @@ impl Aftermath {
     ) -> Result<()> {
         match options.fault {
             CrashFault::PowerOff => self.come_back(testbed, 0, options.returning),
-            CrashFault::LinkDown => self.plug(testbed, 0),
-            CrashFault::CutBackup => self.plug(testbed, 1),
+            CrashFault::LinkDown | CrashFault::CutBackup => self.plug(testbed, target.nodes()[0]),
             CrashFault::CutServicePath => {
                 let (at, index) = (monotonic(), target.nodes()[0]);
                 options.how.heal(&testbed.network, index)?;
@@ -283,6 +327,7 @@ impl Aftermath {
             }
             CrashFault::RebootRace => self.come_back_half(testbed, target.nodes()[0]),
             CrashFault::KillAgent
+            | CrashFault::PauseAgent
             | CrashFault::KillApplication
             | CrashFault::Upgrade
             | CrashFault::CutLink
@@ -318,6 +363,7 @@ impl Aftermath {
             | CrashFault::KillBackup
             | CrashFault::KillAgent
             | CrashFault::Upgrade
+            | CrashFault::PauseAgent
             | CrashFault::Migrate
             | CrashFault::MigrateBack
             | CrashFault::KillBackupAfterMigrate

@@ -26,6 +26,8 @@ pub enum CrashFault {
     HangServer,
     /// A node's agent is killed, and started again.
     KillAgent,
+    /// The backup's agent is stopped (SIGSTOP), and resumed later. Its kernel goes on.
+    PauseAgent,
     /// The primary's power goes off; when the survivor has taken over, the survivor's agent is killed and started again.
     KillAgentAfterTakeover,
     /// A node's daemon is upgraded in place: its program file is replaced, then the daemon gets SIGUSR2.
@@ -98,9 +100,11 @@ impl CrashFault {
             | Self::Migrate
             | Self::KillAgentAfterTakeover
             | Self::UpgradeAfterTakeover => &[CrashTarget::Primary],
-            Self::KillBackup | Self::CutBackup | Self::MigrateBack | Self::KillBackupAfterMigrate => {
-                &[CrashTarget::Backup]
-            }
+            Self::KillBackup
+            | Self::CutBackup
+            | Self::MigrateBack
+            | Self::PauseAgent
+            | Self::KillBackupAfterMigrate => &[CrashTarget::Backup],
             Self::CutServicePath
             | Self::CutLink
             | Self::RebootRace
@@ -149,6 +153,7 @@ impl CrashFault {
             Self::RebootRace | Self::Stop | Self::Drain | Self::Handover => Sequel::Takeover,
             Self::KillApplication
             | Self::KillAgent
+            | Self::PauseAgent
             | Self::Upgrade
             | Self::FlushTc
             | Self::CutLink
@@ -185,9 +190,9 @@ impl CrashFault {
         }
     }
 
-    /// Whether the fault replaces an agent by another agent while the node keeps running.
-    pub fn restarts_agents(self) -> bool {
-        matches!(self, Self::KillAgent | Self::Upgrade)
+    /// Whether an agent is away for a while, and its node keeps running.
+    pub fn takes_agents_away(self) -> bool {
+        matches!(self, Self::KillAgent | Self::PauseAgent | Self::Upgrade)
     }
 
     /// Whether the nodes' programs are replaced.

@@ -62,6 +62,11 @@ pub fn inject(testbed: &Testbed, options: &PairOptions, target: CrashTarget) -> 
         CrashFault::HangServer => signal_server(testbed, Signal::SIGSTOP),
         CrashFault::CrashWorker => crash_worker(testbed),
         CrashFault::KillAgent => kill_agent(testbed, first),
+        CrashFault::PauseAgent => {
+            let moment = monotonic();
+            testbed.agent(first)?.pause()?;
+            Ok(moment)
+        }
         CrashFault::Upgrade => testbed.agent(first)?.upgrade(),
         CrashFault::Stop => {
             let moment = monotonic();

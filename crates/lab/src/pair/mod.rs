@@ -11,9 +11,11 @@ pub mod integration;
 pub mod judged;
 mod options;
 pub mod path;
+pub mod protection;
 pub mod reboot;
 pub mod survive;
 pub mod testbed;
+pub mod unlogged;
 pub mod work;
 
 pub use self::options::{LanOptions, NodeLink, PairOptions, PolicyOption, Returning, WorkloadOption};

@@ -307,6 +307,10 @@ impl PairOptions {
             _ if self.fault.moves_connections() => {
                 wrong("--mode pr or immediate does not go with --fault migrate")
             }
+            CommitMode::Immediate if self.fault == CrashFault::PauseAgent && self.then().is_some() => wrong(
+                "--then-power-off and --then-kill-server do not go with --mode immediate and --fault pause-agent, which leaves connections \
+                 unprotected",
+            ),
             CommitMode::Pr | CommitMode::Immediate => Ok(()),
         }
     }

@@ -403,7 +403,7 @@ fn pair(
             .map(Into::into),
         trusts_log: options.application() == ServerSoftware::DivergingStream,
         opaque: options.application().is_opaque(),
-        agent_timeout_ms: options.fault.restarts_agents().then_some(AGENT_TIMEOUT_MS),
+        agent_timeout_ms: options.fault.takes_agents_away().then_some(AGENT_TIMEOUT_MS),
         claim_ping: [ROUTER_LAN, CLIENT].map(|host| host.ip(ipv6)).to_vec(),
         health: is_probed.then(|| options.application().health()),
         state_sync: state_sync(options, &run.directory)?,

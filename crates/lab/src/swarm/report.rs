@@ -37,6 +37,8 @@ pub struct SwarmReport {
     pub states_imported: u64,
     /// Connections that moved from a living primary to its backup (`migrate`).
     pub connections_migrated: usize,
+    /// Packets that passed unlogged: while an agent was away, or with commit mode `immediate`.
+    pub packets_unlogged: u64,
     /// Runs in which both nodes spoke, as `assume = "fail-stop"` allows.
     pub runs_split: u64,
     pub simulated_s: f64,
@@ -73,6 +75,7 @@ impl SwarmReport {
             mutual_fences: 0,
             snapshots_kept: 0,
             connections_migrated: 0,
+            packets_unlogged: 0,
             states_imported: 0,
             runs_split: 0,
             simulated_s: 0.0,
@@ -104,6 +107,7 @@ impl SwarmReport {
         self.snapshots_kept += outcome.snapshots.0;
         self.states_imported += outcome.snapshots.1;
         self.connections_migrated += outcome.migrated;
+        self.packets_unlogged += outcome.unlogged;
         self.runs_split += u64::from(outcome.was_split);
         self.simulated_s += outcome.time.as_secs_f64();
         let first = outcome.violations.into_iter().next();
@@ -144,7 +148,8 @@ impl fmt::Display for SwarmReport {
         writeln!(
             f,
             "{} runs from seed {}, {:.0} per CPU second; {} connections, {} orphaned, {} with an unconfirmed lease, {} outlasted; {} mutual fences; \
-             {} runs split; {} snapshots kept, {} imported; {} connections migrated",
+             {} runs split; {} snapshots kept, {} imported; {} connections migrated; \
+             {} packets unlogged",
             self.runs,
             self.seed,
             self.runs_per_cpu_second,
@@ -156,7 +161,8 @@ impl fmt::Display for SwarmReport {
             self.runs_split,
             self.snapshots_kept,
             self.states_imported,
-            self.connections_migrated
+            self.connections_migrated,
+            self.packets_unlogged
         )?;
         for broken in &self.violations {
             writeln!(

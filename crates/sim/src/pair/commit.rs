@@ -4,7 +4,7 @@ use proto::packet::Segment;
 use serde::{Deserialize, Serialize};
 
 /// The commit mode of the simulated service.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SimCommit {
     /// Both directions go through the wire.

@@ -133,6 +133,8 @@ pub struct Machine {
     pub(super) unheard: Vec<(EndpointId, Vec<u8>)>,
     /// Number of connections that have moved here from a living primary.
     pub(super) migrated: usize,
+    /// Number of packets that the wire has passed unlogged.
+    unlogged: u64,
     pub(super) lost: Vec<(SocketAddr, String)>,
     pub(super) agent: AgentThread,
     pub(super) hook: SimHook,
@@ -213,6 +215,7 @@ impl Machine {
             relayed: Vec::new(),
             unheard: Vec::new(),
             migrated: 0,
+            unlogged: 0,
             lost: Vec::new(),
             agent,
             hook: SimHook::default(),
@@ -258,6 +261,11 @@ impl Machine {
     /// Number of connections that have moved here from a living primary, at the operator's order.
     pub const fn migrated(&self) -> usize {
         self.migrated
+    }
+
+    /// Number of packets that the wire has passed unlogged.
+    pub const fn unlogged(&self) -> u64 {
+        self.unlogged
     }
 
     /// Connections that could not be continued, and why.
@@ -547,6 +555,7 @@ impl Machine {
         } else if !self.is(Defect::ReleaseUnlogged) && !self.is(Defect::ForgetSyn) {
             judge.on_taken(direction, &packet); // the log is no longer promised to be complete
             judge.on_log_lost(self.config.number);
+            self.unlogged += 1;
         }
         if is_cut(&packet) {
             judge.on_copy(&packet); // the client gets the segment itself from the primary

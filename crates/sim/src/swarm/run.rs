@@ -141,6 +141,7 @@ impl<'a> SwarmRun<'a> {
             outcome.snapshots.0 += kept;
             outcome.snapshots.1 += imported;
             outcome.migrated += station.machine().migrated();
+            outcome.unlogged += station.machine().unlogged();
         }
         outcome
     }

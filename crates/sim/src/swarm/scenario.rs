@@ -239,13 +239,18 @@ impl Scenario {
     }
 
     /// In half of the runs that allow it, the primary sends output past the wire. In half of these runs, the cable between the nodes loses
-    /// packets, and so copies of that output. These draws have a seed of their own, so that they do not change the run's other draws.
+    /// packets, and so copies of that output. In half of them, packets pass unlogged while the log is full, and most of these have a log that a
+    /// few packets fill. These draws have a seed of their own, so that they do not change the run's other draws.
     fn draw_commit(&mut self) {
         let mut draw = Draw::new(self.seed ^ 0xc033_17d1_4ec7_0000);
         let can_repeat = matches!(self.policy, RestartPolicy::Replica | RestartPolicy::Replay);
         if can_repeat && !self.opaque && self.lease_us > 0 && draw.chance(0.5) {
             self.commit = SimCommit::Pr;
             self.network.lan_loss = draw.pick(&[0.0, 0.0, 0.01, 0.05]);
+            if draw.chance(0.5) {
+                self.commit = SimCommit::Immediate;
+                self.nodes.ring_bytes = draw.pick(&[3_000, 8_000, self.nodes.ring_bytes]);
+            }
         }
     }
 
@@ -303,6 +308,7 @@ impl Scenario {
             with(&|it| it.lease_us = LEASE_US),
             with(&|it| it.opaque = false),
             with(&|it| it.commit = SimCommit::Prs),
+            with(&|it| it.commit = it.commit.min(SimCommit::Pr)),
             with(&|it| it.state_sync = None),
             with(&|it| it.client = ScenarioEndpoint::plain()),
             with(&|it| it.server = ScenarioEndpoint::plain()),

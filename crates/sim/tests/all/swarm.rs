@@ -10,7 +10,7 @@ use steadfast_sim::swarm::{
 
 /// Runs of the short swarm.
 const RUNS: u64 = 100;
-/// Runs of the short swarm with commit mode `pr`.
+/// Runs of the short swarm with each of the commit modes `pr` and `immediate`.
 const DIRECT_RUNS: usize = 50;
 /// Maximum number of runs that aim at each defect. If no run breaks a rule, the checkers cannot see the defect, and the test fails.
 const SEEDS: u64 = 60;
@@ -38,6 +38,24 @@ fn a_short_swarm_past_the_wire_breaks_no_promise() {
         let seed = scenario.seed;
         assert_eq!(outcome.violations, [], "steadfast-lab replay --seed {seed}");
     }
+}
+
+/// Commit mode `immediate`: packets pass unlogged while the log is full, and the connections that lack them are reset at a takeover.
+#[test]
+fn a_short_swarm_with_full_logs_breaks_no_promise() {
+    let drawn = (0..).map(Scenario::draw);
+    let immediate = drawn.filter(|scenario| scenario.commit == SimCommit::Immediate);
+    let mut runs_with_gaps = 0;
+    for scenario in immediate.take(DIRECT_RUNS) {
+        let outcome = play(&scenario);
+        let seed = scenario.seed;
+        assert_eq!(outcome.violations, [], "steadfast-lab replay --seed {seed}");
+        runs_with_gaps += usize::from(outcome.unlogged > 0);
+    }
+    assert!(
+        runs_with_gaps > DIRECT_RUNS / 4,
+        "packets passed unlogged in only {runs_with_gaps} runs"
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::figure::results::Results;
 /// Value of [`FigureClaim::paper`] for our own claims.
 pub const OURS: &str = "ours";
 
-/// A claim of the HALR thesis or of the SCTP failover paper, or a claim of our own.
+/// A claim of the HALR thesis or of one of the papers, or a claim of our own.
 pub struct FigureClaim {
     /// The claim's name in the table of claims: the figure's number and a letter.
     pub id: &'static str,
@@ -60,6 +60,8 @@ pub enum Expected {
     /// The claim holds for flows that arrive at the thesis' arrival times, but not for flows that arrive between these times, for this
     /// reason.
     DiffersBetween(&'static str),
+    /// Nothing here measures the claim, for this reason.
+    NotMeasured(&'static str),
 }
 
 /// The runs' result for a claim.

@@ -1,12 +1,15 @@
-//! The checkable claims of the HALR thesis, of the SCTP failover paper and of the Migratory TCP paper, one row each, and our results for
-//! them. Also our own claims.
+//! The checkable claims of the HALR thesis and of the papers on SCTP failover, Migratory TCP, FT-TCP and CoRAL, one row each, and our results
+//! for them. Also our own claims.
 
 mod claim;
 mod closed_forms;
 mod compare;
 mod completion;
+mod coral;
+mod ft_tcp;
 mod kernel;
 mod machines;
+mod measured;
 mod paths;
 mod rate;
 mod sessions;
@@ -30,6 +33,8 @@ pub enum FigureClaimVerdict {
     Surprising,
     /// The claim needs runs that were not made.
     NotRun,
+    /// No run measures the claim, for this reason.
+    NotMeasured(&'static str),
 }
 
 impl fmt::Display for FigureClaimVerdict {
@@ -39,6 +44,7 @@ impl fmt::Display for FigureClaimVerdict {
             Self::Differs(why) => write!(f, "differs ({why})"),
             Self::Surprising => write!(f, "SURPRISING: not the expected result"),
             Self::NotRun => write!(f, "not run"),
+            Self::NotMeasured(why) => write!(f, "not measured ({why})"),
         }
     }
 }
@@ -55,7 +61,7 @@ pub struct Judged {
 
 /// All claims: first those of the thesis, by subject; then our own about today's hosts and unequal strings; then those of the SCTP failover
 /// paper, with our own about its networks; then those that are judged on the kernel, the last ones about
-/// Migratory TCP.
+/// Migratory TCP, FT-TCP and CoRAL.
 pub fn all() -> impl Iterator<Item = &'static FigureClaim> {
     [
         unit::CLAIMS,
@@ -69,6 +75,8 @@ pub fn all() -> impl Iterator<Item = &'static FigureClaim> {
         machines::CLAIMS,
         kernel::CLAIMS,
         sessions::CLAIMS,
+        ft_tcp::CLAIMS,
+        coral::CLAIMS,
     ]
     .into_iter()
     .flatten()
@@ -80,6 +88,7 @@ pub fn judge(results: &Results, figures: &[&str]) -> Vec<Judged> {
     of.map(|claim| {
         let found = (claim.find)(results);
         let verdict = match (&found, claim.expected) {
+            (None, Expected::NotMeasured(why)) => FigureClaimVerdict::NotMeasured(why),
             (None, _) => FigureClaimVerdict::NotRun,
             (Some(found), Expected::Holds) if found.holds => FigureClaimVerdict::Holds,
             (Some(found), Expected::Differs(why)) if !found.holds => FigureClaimVerdict::Differs(why),

@@ -35,7 +35,8 @@ fn sweep(scenario: &FigureScenario) -> Option<&FlowSweep> {
         | FigureScenario::Timeouts(_)
         | FigureScenario::UnusedFlowTime(_)
         | FigureScenario::Moves(_)
-        | FigureScenario::Streams(_) => None,
+        | FigureScenario::Streams(_)
+        | FigureScenario::Measurements(_) => None,
     }
 }
 

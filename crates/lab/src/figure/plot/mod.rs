@@ -1,6 +1,7 @@
 //! Turns rows into panels. Each kind of scenario has a module.
 
 pub mod flows;
+pub mod measured;
 pub mod models;
 pub mod paths;
 pub mod sessions;

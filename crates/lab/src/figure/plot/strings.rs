@@ -24,7 +24,8 @@ fn sweep(scenario: &FigureScenario) -> Option<&StringSweep> {
         | FigureScenario::Timeouts(_)
         | FigureScenario::UnusedFlowTime(_)
         | FigureScenario::Moves(_)
-        | FigureScenario::Streams(_) => None,
+        | FigureScenario::Streams(_)
+        | FigureScenario::Measurements(_) => None,
     }
 }
 

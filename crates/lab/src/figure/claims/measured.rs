@@ -1,0 +1,35 @@
+//! The values that the claims about measured papers compare.
+
+use crate::bench::target::median;
+use crate::figure::results::Results;
+use crate::figure::rows::Rows;
+
+/// The measurements of one scenario.
+#[derive(Clone, Copy)]
+pub struct MeasuredValues<'a>(&'a Rows);
+
+impl<'a> MeasuredValues<'a> {
+    /// The measurements of the scenario named `scenario`. `None` if there are none.
+    pub fn of(results: &'a Results, scenario: &str) -> Option<Self> {
+        let (_, rows) = results.scenarios.get(scenario)?;
+        (!rows.measurements.is_empty()).then_some(Self(rows))
+    }
+
+    /// All values of one quantity and variant, in the order of the rounds.
+    pub fn all(self, what: &str, variant: &str) -> Option<Vec<f64>> {
+        let of = self.0.measurements.iter();
+        let of = of.filter(|row| row.what == what && row.variant == variant);
+        let values: Vec<_> = of.map(|row| row.value).collect();
+        (!values.is_empty()).then_some(values)
+    }
+
+    /// Their median.
+    pub fn middle(self, what: &str, variant: &str) -> Option<f64> {
+        self.all(what, variant).map(median)
+    }
+
+    /// The median of one variant, divided by that of another one.
+    pub fn ratio(self, what: &str, variant: &str, other: &str) -> Option<f64> {
+        Some(self.middle(what, variant)? / self.middle(what, other)?)
+    }
+}
