@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use proto::action::{Action, AnnexStep, ServiceAction, ServiceIndex};
+use proto::Instant;
+use proto::action::{Action, AnnexStep, ServiceAction, ServiceIndex, StateSyncPhase};
 use proto::service::ServiceInput;
 use proto::table::ConnectionId;
 
@@ -128,12 +129,7 @@ impl<K: Kernel> Executor<K> {
             }
             ServiceAction::FeedReplica { connection } => feed_replica(kernel, core, service, connection),
             ServiceAction::CloseReplica { connection } => kernel.close_replica(service, connection),
-            ServiceAction::RunSync { phase, run, until } => kernel.run_sync(SyncRun {
-                service,
-                phase,
-                number: run,
-                until,
-            }),
+            ServiceAction::RunSync { phase, run, until } => run_sync(kernel, service, phase, (run, until)),
             ServiceAction::HoldInput { until } => kernel.hold_input(service, until),
             ServiceAction::SendPart(part) => kernel.say(MessageToPeer::Part { service, part }),
             ServiceAction::SendReceipt(receipt) => kernel.say(MessageToPeer::Receipt { service, receipt }),
@@ -141,6 +137,20 @@ impl<K: Kernel> Executor<K> {
             ServiceAction::Report(report) => kernel.report(core, service, &report),
         }
     }
+}
+
+fn run_sync<K: Kernel>(
+    kernel: &mut K,
+    service: ServiceIndex,
+    phase: StateSyncPhase,
+    (number, until): (u64, Option<Instant>),
+) {
+    kernel.run_sync(SyncRun {
+        service,
+        phase,
+        number,
+        until,
+    });
 }
 
 /// Holds clients, and tells the node which earlier ones are released because their connections have ended.
