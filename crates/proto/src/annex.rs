@@ -4,7 +4,7 @@
 //! the primary, or an annex. It moves a connection by restoring the connection on the other node from its log:
 //!
 //! ```text
-//!   Reserved ── log read ─▶ Restoring ── socket made ─▶ Prepared ── released ─▶ Guided ── log read, socket started ─▶ lives there
+//!   Reserved ── log read ─▶ Restoring ── socket made ─▶ Prepared ── released ─▶ Guided ── log read ─▶ Starting ─▶ lives there
 //!      └───────────┴────────────┴─ failure, or the order is taken back: the connection stays where it was
 //! ```
 //!
@@ -18,9 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::Instant;
 use crate::migration::MigrationReport;
 pub use crate::serving::{AnnexId, ServingNode};
+use crate::{Instant, Seq};
 
 /// Maximum number of annexes of a service.
 pub const ANNEXES_MAX: usize = 8;
@@ -36,6 +36,7 @@ enum MovePhase {
     Restoring,
     Prepared,
     Guided,
+    Starting,
 }
 
 /// Events that change how far a move is.
@@ -50,6 +51,14 @@ enum MoveEvent {
 }
 
 impl MovePhase {
+    /// Whether only the new node may have the connection.
+    const fn is_released(self) -> bool {
+        match self {
+            Self::Guided | Self::Starting => true,
+            Self::Reserved | Self::Restoring | Self::Prepared => false,
+        }
+    }
+
     const fn after(self, event: MoveEvent) -> Self {
         use MoveEvent::{Drained, Released, Restored};
         match (self, event) {
@@ -59,7 +68,9 @@ impl MovePhase {
             (Self::Restoring, Drained | Released) => Self::Restoring, // a drain for another connection
             (Self::Prepared, Released) => Self::Guided,
             (Self::Prepared, Drained | Restored) => Self::Prepared,
-            (Self::Guided, Drained | Restored | Released) => Self::Guided,
+            (Self::Guided, Drained) => Self::Starting,
+            (Self::Guided, Restored | Released) => Self::Guided,
+            (Self::Starting, Drained | Restored | Released) => Self::Starting,
         }
     }
 }
@@ -72,6 +83,8 @@ struct AnnexMove {
     phase: MovePhase,
     /// When the connection was reserved.
     begun: Instant,
+    /// The number of the drain that the next step waits for.
+    drain: u64,
 }
 
 impl AnnexMove {
@@ -79,7 +92,7 @@ impl AnnexMove {
     fn restores_until(&self) -> Option<Instant> {
         match self.phase {
             MovePhase::Reserved | MovePhase::Restoring => Some(self.begun + RESTORE_MAX),
-            MovePhase::Prepared | MovePhase::Guided => None,
+            MovePhase::Prepared | MovePhase::Guided | MovePhase::Starting => None,
         }
     }
 }
@@ -115,6 +128,10 @@ pub struct Annexes {
     /// Guests that are to move: where, and until when.
     ordered: BTreeMap<SocketAddr, (ServingNode, Instant)>,
     report: MigrationReport,
+    /// Number of drains that were asked for, and of those that are over. They are carried out in order.
+    drains: (u64, u64),
+    /// How far the new node of a started connection has the input. The wire must not acknowledge more for it.
+    started_at: BTreeMap<SocketAddr, Seq>,
 }
 
 impl Annexes {
@@ -143,7 +160,7 @@ impl Annexes {
             .moves
             .iter()
             .filter(|(_, one)| one.to == node)
-            .map(|(&client, one)| (moving(client, one), one.phase == MovePhase::Guided))
+            .map(|(&client, one)| (moving(client, one), one.phase.is_released()))
             .collect();
         for (one, _) in &ended {
             self.moves.remove(&one.client);
@@ -241,8 +258,9 @@ impl Annexes {
     }
 
     /// The wire has reserved the connection, which is to move.
-    pub fn begin(&mut self, now: Instant, client: SocketAddr, to: ServingNode) {
+    pub fn begin(&mut self, now: Instant, client: SocketAddr, to: ServingNode, drain: u64) {
         let one = AnnexMove {
+            drain,
             from: self.place(&client),
             to,
             phase: MovePhase::Reserved,
@@ -258,16 +276,24 @@ impl Annexes {
         late.map(|(&client, _)| client).collect()
     }
 
-    /// The log was read to its end.
+    /// A drain is asked for. It is carried out after the actions that were asked for before. Returns its number.
+    pub fn ask_drain(&mut self) -> u64 {
+        self.drains.0 += 1;
+        self.drains.0
+    }
+
+    /// The log was read to its end. A drain that was not asked for here comes only when all that were are over.
     pub fn on_drained(&mut self) -> DrainedMoves {
         let mut drained = DrainedMoves::default();
-        for (&client, one) in &mut self.moves {
+        self.drains.1 = self.drains.0.min(self.drains.1 + 1);
+        let over = self.drains.1;
+        for (&client, one) in self.moves.iter_mut().filter(|(_, one)| one.drain <= over) {
             let before = one.phase;
             one.phase = before.after(MoveEvent::Drained);
             match before {
                 MovePhase::Reserved => drained.restore.push(moving(client, one)),
                 MovePhase::Guided => drained.start.push(moving(client, one)),
-                MovePhase::Restoring | MovePhase::Prepared => {}
+                MovePhase::Restoring | MovePhase::Prepared | MovePhase::Starting => {}
             }
         }
         drained
@@ -286,33 +312,40 @@ impl Annexes {
         let one = self.moves.get_mut(&client)?;
         let before = one.phase;
         one.phase = before.after(MoveEvent::Released);
-        (one.phase != before).then(|| moving(client, one))
+        if one.phase == before {
+            return None;
+        }
+        one.drain = self.drains.0 + 1; // the drain that the caller asks for once it has guided the packets
+        Some(moving(client, one))
     }
 
     /// The connection stays where it is, if it was not released. Returns it.
     pub fn give_back(&mut self, client: SocketAddr) -> Option<MovingConnection> {
-        let one = *self
-            .moves
-            .get(&client)
-            .filter(|one| one.phase != MovePhase::Guided)?;
+        let one = *self.moves.get(&client).filter(|one| !one.phase.is_released())?;
         self.moves.remove(&client);
         Some(moving(client, &one))
     }
 
     /// The clients whose connections are on their way from the primary, which has not released them.
     pub fn unreleased_of_primary(&self) -> Vec<SocketAddr> {
-        let is_unreleased =
-            |one: &AnnexMove| one.from == ServingNode::Primary && one.phase != MovePhase::Guided;
+        let is_unreleased = |one: &AnnexMove| one.from == ServingNode::Primary && !one.phase.is_released();
         let unreleased = self.moves.iter().filter(|(_, one)| is_unreleased(one));
         unreleased.map(|(&client, _)| client).collect()
     }
 
+    /// The new node of a started connection has the input up to `end`.
+    pub fn note_input(&mut self, client: SocketAddr, end: Seq) {
+        self.started_at.insert(client, end);
+    }
+
+    /// The started connection's socket speaks. Returns how far it had the input when it was started.
+    pub fn take_input(&mut self, client: &SocketAddr) -> Option<Seq> {
+        self.started_at.remove(client)
+    }
+
     /// The connection's socket was started on its new node. Returns the connection, if it was on its way.
     pub fn on_started(&mut self, client: SocketAddr) -> Option<MovingConnection> {
-        let one = *self
-            .moves
-            .get(&client)
-            .filter(|one| one.phase == MovePhase::Guided)?;
+        let one = *self.moves.get(&client).filter(|one| one.phase.is_released())?;
         self.moves.remove(&client);
         if one.from != ServingNode::Primary {
             self.report.count(client, None);
@@ -327,6 +360,7 @@ impl Annexes {
     /// The connection has ended, or is this node's own from now on. Returns the nodes that have a socket of it, or may have one.
     pub fn forget(&mut self, client: &SocketAddr) -> Vec<ServingNode> {
         self.ordered.remove(client);
+        self.started_at.remove(client);
         let mut nodes: Vec<_> = self
             .guests
             .remove(client)
@@ -361,11 +395,12 @@ mod tests {
     use super::*;
     use crate::diagram::{arrow, assert_shown, graphviz, matrix};
 
-    const PHASES: [MovePhase; 4] = [
+    const PHASES: [MovePhase; 5] = [
         MovePhase::Reserved,
         MovePhase::Restoring,
         MovePhase::Prepared,
         MovePhase::Guided,
+        MovePhase::Starting,
     ];
     const EVENTS: [MoveEvent; 3] = [MoveEvent::Drained, MoveEvent::Restored, MoveEvent::Released];
     const GAMMA: ServingNode = ServingNode::Annex(AnnexId(3));
@@ -392,7 +427,8 @@ mod tests {
         Reserved: Drained Restoring, Restored Reserved, Released Reserved
         Restoring: Drained Restoring, Restored Prepared, Released Restoring
         Prepared: Drained Prepared, Restored Prepared, Released Guided
-        Guided: Drained Guided, Restored Guided, Released Guided
+        Guided: Drained Starting, Restored Guided, Released Guided
+        Starting: Drained Starting, Restored Starting, Released Starting
         ");
     }
 
@@ -431,7 +467,8 @@ mod tests {
         annexes.order(&[client(1)], ServingNode::Primary, at(100));
         let next = annexes.take_ordered(at(1), |_| Ok(()));
         assert_eq!(next, [(client(1), ServingNode::Primary)]);
-        annexes.begin(at(1), client(1), ServingNode::Primary);
+        let drain = annexes.ask_drain();
+        annexes.begin(at(1), client(1), ServingNode::Primary, drain);
         let one = MovingConnection {
             client: client(1),
             from: GAMMA,
@@ -444,6 +481,8 @@ mod tests {
         assert_eq!(annexes.late(at(5000)), [], "it was made in time");
         assert_eq!(annexes.on_released(client(1)), Some(one));
         assert_eq!(annexes.give_back(client(1)), None, "it is too late for that");
+        assert_eq!(annexes.on_drained(), DrainedMoves::default(), "an earlier one");
+        annexes.ask_drain();
         assert_eq!(annexes.on_drained().start, [one]);
         assert_eq!(annexes.on_started(client(1)), Some(one));
         assert_eq!(annexes.place(&client(1)), ServingNode::Primary);
@@ -453,7 +492,7 @@ mod tests {
     #[test]
     fn a_socket_that_is_not_made_in_time_is_late() {
         let mut annexes = with_guest();
-        annexes.begin(at(1), client(2), GAMMA);
+        annexes.begin(at(1), client(2), GAMMA, 1);
         assert_eq!(annexes.poll_timeout(), Some(at(1) + RESTORE_MAX));
         assert_eq!(annexes.late(at(1000)), []);
         assert_eq!(annexes.late(at(1001)), [client(2)]);
@@ -463,8 +502,9 @@ mod tests {
     #[test]
     fn a_silent_node_loses_what_it_has_and_what_it_was_to_have() {
         let mut annexes = with_guest();
-        annexes.begin(at(1), client(2), GAMMA);
-        annexes.begin(at(1), client(3), GAMMA);
+        let drain = annexes.ask_drain();
+        annexes.begin(at(1), client(2), GAMMA, drain);
+        annexes.begin(at(1), client(3), GAMMA, drain);
         annexes.on_drained();
         annexes.on_restored(client(3), GAMMA);
         annexes.on_released(client(3));
@@ -477,5 +517,30 @@ mod tests {
         };
         assert_eq!(ended, [(of(2), false), (of(3), true)]);
         assert!(!annexes.is_up(GAMMA));
+    }
+
+    /// Each step waits for the drain that was asked for after the step before: an earlier one has not read what came since.
+    #[test]
+    fn a_step_waits_for_its_own_drain() {
+        let mut annexes = with_guest();
+        let first = annexes.ask_drain();
+        annexes.begin(at(1), client(2), GAMMA, first);
+        let second = annexes.ask_drain();
+        annexes.begin(at(1), client(3), GAMMA, second);
+        let of = |moves: Vec<MovingConnection>| -> Vec<_> { moves.iter().map(|one| one.client).collect() };
+        assert_eq!(of(annexes.on_drained().restore), [client(2)]);
+        assert_eq!(of(annexes.on_drained().restore), [client(3)]);
+        for port in [2, 3] {
+            annexes.on_restored(client(port), GAMMA);
+            annexes.on_released(client(port));
+            annexes.ask_drain();
+        }
+        assert_eq!(of(annexes.on_drained().start), [client(2)]);
+        assert_eq!(
+            of(annexes.on_drained().start),
+            [client(3)],
+            "and not the other one again"
+        );
+        assert_eq!(annexes.on_drained(), DrainedMoves::default());
     }
 }

@@ -49,6 +49,7 @@ pub use socketless::repeat;
 use socketless::reset_of;
 pub(crate) use socketless::{Repeats, refuse};
 pub use wake::wake;
+pub(crate) use wake::wake_up_to;
 
 /// The result of a takeover, and the times of its steps.
 #[derive(Clone, Debug, PartialEq, Eq)]

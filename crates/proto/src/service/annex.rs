@@ -9,7 +9,7 @@ use crate::annex::{AnnexId, MovingConnection, ServingNode};
 use crate::connection::Connection;
 use crate::role::Role;
 use crate::table::ConnectionId;
-use crate::takeover::wake;
+use crate::takeover::wake_up_to;
 
 impl Service {
     /// The clients whose connections live on annexes, as this wire knows them.
@@ -79,8 +79,9 @@ impl Service {
         if moves.is_empty() {
             return;
         }
+        let drain = self.annexes.ask_drain();
         for &(client, to) in moves {
-            self.annexes.begin(now, client, to);
+            self.annexes.begin(now, client, to, drain);
         }
         let clients = moves.iter().map(|&(client, _)| client).collect();
         self.actions.push_back(ServiceAction::Reserve { clients });
@@ -238,6 +239,7 @@ impl Service {
             self.actions
                 .push_back(ServiceAction::Elsewhere(AnnexStep::DropAt { client, node: from }));
         }
+        self.annexes.ask_drain();
         self.actions.push_back(ServiceAction::Drain);
     }
 
@@ -286,6 +288,9 @@ impl Service {
             return;
         };
         if self.annexes.on_started(client).is_some() {
+            if let Some(entry) = self.table.get(connection) {
+                self.annexes.note_input(client, entry.endpoint().receive_next);
+            }
             self.table.change(connection, Connection::expect_released);
             self.incoming.on_decided(client);
             self.tell_peer(now);
@@ -300,7 +305,9 @@ impl Service {
             return;
         }
         let connection = self.table.find(client).and_then(|id| self.table.get(id));
-        let packets = connection.map(|connection| wake(connection, offered, now));
+        // What came since went to the new node's socket. If something before it is missing there, only the client can repeat it.
+        let end = self.annexes.take_input(&client);
+        let packets = connection.map(|connection| wake_up_to(connection, offered, end, now));
         let packets = packets.into_iter().flatten().map(ServiceAction::Transmit);
         self.actions.extend(packets);
     }

@@ -1,8 +1,8 @@
 //! The packets that wake a client.
 
-use crate::Instant;
 use crate::connection::{Connection, Endpoint};
 use crate::packet::{Flags, Segment, TcpOptions, Timestamps};
+use crate::{Instant, Seq};
 
 /// Initial window, in segments (RFC 6928).
 const FIRST: usize = 10;
@@ -19,7 +19,20 @@ const TIMESTAMPS: usize = 12;
 /// died may be lost, and the restored socket has no estimate of the path yet, so the socket would resend them only after its first timeout.
 /// A client that has these bytes drops them.
 pub fn wake(connection: &Connection, offered: u32, now: Instant) -> Vec<Vec<u8>> {
-    let endpoint = connection.endpoint();
+    wake_up_to(connection, offered, None, now)
+}
+
+/// As [`wake`], but the packets acknowledge input up to `end` at most.
+pub(crate) fn wake_up_to(
+    connection: &Connection,
+    offered: u32,
+    end: Option<Seq>,
+    now: Instant,
+) -> Vec<Vec<u8>> {
+    let mut endpoint = connection.endpoint();
+    if let Some(end) = end.filter(|end| endpoint.receive_next.distance_from(*end) > 0) {
+        endpoint.receive_next = end;
+    }
     let acknowledgement = acknowledgement(&endpoint, offered, now);
     let options = endpoint.timestamps.map_or(0, |_| TIMESTAMPS);
     let size = usize::from(endpoint.mss).saturating_sub(options).max(1);
