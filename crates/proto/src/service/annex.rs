@@ -43,10 +43,15 @@ impl Service {
 
     /// This wire takes over connections whose node is silent, or has lost them.
     fn take_from_annex(&mut self, now: Instant, clients: Vec<SocketAddr>, reason: String) {
-        let connections = clients.len();
-        if connections > 0 {
-            self.report(OperatorReport::LeftAnnex { connections, reason });
+        if clients.is_empty() {
+            return;
         }
+        let connections = clients.len();
+        self.report(OperatorReport::LeftAnnex { connections, reason });
+        // Nothing of the annex passes any more, before it hears that it is to end its sockets.
+        let reserved = clients.clone();
+        self.actions
+            .push_back(ServiceAction::Reserve { clients: reserved });
         for client in &clients {
             self.leave_annex(client);
             self.incoming.on_decided(*client);

@@ -257,7 +257,6 @@ impl Service {
         }
         if from == Role::Backup {
             self.incoming.clear();
-            self.leave_annexes();
             self.sync(now, StateSyncEvent::Leave);
         }
         match to {
@@ -305,6 +304,9 @@ impl Service {
                 self.take_reversed(now);
             }
             Role::Sole | Role::Joining => {}
+        }
+        if from == Role::Backup {
+            self.leave_annexes(); // after the gate, because an annex may send a RST when it ends a socket
         }
         self.tell_role(now, from);
     }

@@ -332,6 +332,7 @@ fn a_silent_annexes_connections_are_taken_over() {
         &done,
         &[
             &reported,
+            &|action| matches!(action, ServiceAction::Reserve { .. }),
             &|action| *action == dropped,
             &|action| *action == held,
             &|action| matches!(action, ServiceAction::Restore { .. }),
@@ -409,7 +410,6 @@ fn a_takeover_of_the_service_takes_the_annexes_connections() {
     in_order(
         &done,
         &[
-            &|action| *action == dropped,
             &|action| {
                 matches!(
                     action,
@@ -419,6 +419,7 @@ fn a_takeover_of_the_service_takes_the_annexes_connections() {
                     }
                 )
             },
+            &|action| *action == dropped,
             &|action| matches!(action, ServiceAction::Restore { .. }),
         ],
     );
