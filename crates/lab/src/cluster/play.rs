@@ -375,6 +375,7 @@ fn expectations(segment: &ServiceLan) -> Expectations {
         service: address(segment),
         clients: vec![CLIENT.v4.into()],
         macs: segment.ends.map(|end| end.mac),
+        annexes: Vec::new(),
         router_mac: segment.router.mac,
         mode: CommitMode::Prs,
         wires: Vec::new(),

@@ -136,7 +136,10 @@ pub struct CrashRound {
     /// When the fault happened.
     #[serde(serialize_with = "as_nanos")]
     pub fault_at: Instant,
-    /// With fault `migrate`: when the service was ordered to follow its connections.
+    /// With fault `migrate-annex`: when connections were ordered to move from one annex to another.
+    #[serde(skip)]
+    pub moved_on_at: Vec<Instant>,
+    /// When connections were ordered to move back. With fault `migrate`: when the service was ordered to follow its connections.
     #[serde(serialize_with = "as_optional_nanos")]
     pub handed_over_at: Option<Instant>,
     /// The survivor's takeovers in this round.

@@ -12,7 +12,7 @@ use crate::clock::{ClockOffset, monotonic, ms};
 use crate::pair::aftermath::follow;
 use crate::pair::clients::{begin, finish, measure};
 use crate::pair::expect::{changes, expectations};
-use crate::pair::inject::{inject, migrate};
+use crate::pair::inject::{inject, migrate, move_to_annex};
 use crate::pair::judged::JudgedRun;
 use crate::pair::protection::protects_moved;
 use crate::pair::testbed::Testbed;
@@ -48,6 +48,11 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
     let moved = if options.fault.follows_a_move() {
         run.step("move");
         Some(move_away(&testbed, options, &mut problems)?)
+    } else if options.fault.hits_annex() {
+        run.step("move");
+        let moved_at = move_to_annex(&testbed, &mut problems)?;
+        std::thread::sleep(STALL_WINDOW);
+        Some(moved_at)
     } else {
         None
     };

@@ -14,6 +14,7 @@ use crate::clock::ms;
 use crate::emulator::{Passed, WanOptions};
 use crate::judge::{CommitMode, Finding};
 use crate::node::ServerSoftware;
+use crate::pair::expect::wrong_speakers;
 use crate::pair::fault::{CrashFault, CrashTarget, Sequel};
 use crate::pair::path::PathCut;
 use crate::pair::unlogged::UnloggedPackets;
@@ -39,6 +40,9 @@ pub struct CrashFindings {
     #[serde(skip_serializing_if = "Option::is_none")]
     link: Option<NodeLink>,
     first_link: NodeLink,
+    /// The number of annexes, if the fault needs some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    annexes: Option<u8>,
     then_power_off: bool,
     then_kill_server: bool,
     returning: Returning,
@@ -133,6 +137,8 @@ impl CrashFindings {
             ended.filter(|&ended_ns| ended_ns > at.as_nanos()).count()
         };
         problems.extend(facts.aftermath.problems.iter().cloned());
+        let reigns: Vec<_> = verdict.reigns.iter().map(|reign| reign.node).collect();
+        problems.extend(wrong_speakers(options, &reigns));
         let mut found = Self {
             node: Some(facts.target),
             bytes_expected: client.bytes_expected(),
@@ -201,6 +207,7 @@ impl CrashFindings {
             lan: options.lan,
             link: (options.fault == CrashFault::CutLink).then_some(options.link),
             first_link: options.first_link,
+            annexes: options.fault.needs_annexes().then_some(options.annexes),
             then_power_off: options.then_power_off,
             then_kill_server: options.then_kill_server,
             returning: options.returning,

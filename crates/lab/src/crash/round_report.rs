@@ -40,6 +40,10 @@ pub fn add_to(facts: &RunFacts) -> (Vec<RoundReport>, Durations) {
     let mut reports = Vec::new();
     for (index, round) in facts.rounds.iter().enumerate() {
         let reign = round.was_primary.then(|| reigns.next()).flatten();
+        if facts.judged.has_annexes {
+            // The further reigns of this round: the second annex, if there is one, and the primary again.
+            reigns.by_ref().take(round.moved_on_at.len() + 1).for_each(drop);
+        }
         let durations = durations(facts, index, round);
         reports.push(RoundReport {
             round: index + 1,

@@ -18,7 +18,7 @@ use crate::pair::aftermath::Aftermath;
 use crate::pair::clients::{begin, finish, measure};
 use crate::pair::expect::{BACKUP, lost_at, of_service, speaking};
 use crate::pair::fault::{CrashFault, CrashTarget};
-use crate::pair::inject::{by_plan, inject, migrate};
+use crate::pair::inject::{by_plan, inject, migrate, move_back, move_to_annex};
 use crate::pair::integration::Integration;
 use crate::pair::judged::JudgedRun;
 use crate::pair::survive::{flapping, survive};
@@ -89,6 +89,9 @@ impl RoundsRun<'_> {
         if self.options.fault == CrashFault::MigrateBack {
             return self.there_and_back(number, quiet_at, run);
         }
+        if self.options.fault == CrashFault::MigrateAnnex {
+            return self.visit_annexes(number, quiet_at, run);
+        }
         run.step(&format!("round {number}: fault"));
         let of_primary = |is_primary: bool| {
             if is_primary {
@@ -141,6 +144,7 @@ impl RoundsRun<'_> {
             node,
             was_primary,
             fault_at,
+            moved_on_at: Vec::new(),
             handed_over_at,
             takeovers,
             taken_over,
@@ -171,10 +175,38 @@ impl RoundsRun<'_> {
             node: there,
             was_primary: true,
             fault_at: moved_at,
+            moved_on_at: Vec::new(),
             handed_over_at: Some(back_at),
             takeovers: Vec::new(),
             taken_over: Vec::new(),
             protected_ms: protected_ms.into_iter().flatten().collect(),
+            integration,
+        });
+        Ok(())
+    }
+
+    /// With fault `migrate-annex`: all connections move from the primary to an annex, to the other annex if there are two, and back.
+    fn visit_annexes(&mut self, number: u32, quiet_at: Instant, run: &LabRun<'_>) -> Result<()> {
+        run.step(&format!("round {number}: to the annex"));
+        let moved_at = move_to_annex(&self.testbed, &mut self.problems)?;
+        run.step(&format!("round {number}: back"));
+        let mut moved_on_at = move_back(&self.testbed, ALONE, &mut self.problems)?;
+        let back_at = moved_on_at.pop();
+        let mut integration = Integration::new(BACKUP, back_at.unwrap_or(moved_at));
+        integration.wait_protected(&self.testbed, &mut self.problems)?;
+        self.problems.extend(self.testbed.greet()?);
+        measure(&mut self.client, moved_at, STALL_WINDOW)?;
+        let quiet = moved_at.since(quiet_at).saturating_sub(FAULT_MARGIN);
+        measure(&mut self.client, quiet_at, quiet)?;
+        integration.measure(&mut self.client)?;
+        self.rounds.push(CrashRound {
+            node: self.primary,
+            was_primary: true,
+            fault_at: moved_at,
+            moved_on_at,
+            handed_over_at: back_at,
+            takeovers: Vec::new(),
+            taken_over: Vec::new(),
             integration,
         });
         Ok(())
@@ -223,8 +255,10 @@ impl RoundsRun<'_> {
         let at = |round: &CrashRound| clock.realtime_ns(round.fault_at);
         let deadly = rounds.iter().filter(|round| round.was_primary);
         let may_speak_from = deadly.flat_map(|round| {
-            let handed_over_at = round.handed_over_at.map(|at| clock.realtime_ns(at));
-            [at(round)].into_iter().chain(handed_over_at)
+            let later = round.moved_on_at.iter().chain(&round.handed_over_at);
+            [at(round)]
+                .into_iter()
+                .chain(later.map(|&at| clock.realtime_ns(at)))
         });
         let expected = Expectations {
             speaking: speaking(options),
@@ -235,12 +269,14 @@ impl RoundsRun<'_> {
                 node: round.node,
                 at_ns: lost_at(options.fault, at(round), detection),
             });
-            let returned =
-                (options.fault != CrashFault::MigrateBack).then(|| round.integration.change(clock));
+            let keeps_roles = matches!(options.fault, CrashFault::MigrateBack | CrashFault::MigrateAnnex);
+            let returned = (!keeps_roles).then(|| round.integration.change(clock));
             lost.into_iter().chain(returned)
         });
         let judged = JudgedRun::of(testbed, expected, &changes.collect::<Vec<_>>())?;
-        for round in &mut rounds {
+        let moves_to_annex = options.fault == CrashFault::MigrateAnnex;
+        // With annexes, no node becomes the wire.
+        for round in rounds.iter_mut().filter(|_| !moves_to_annex) {
             round.integration.find(&judged.survey, &judged.captures, clock)?;
         }
         let first = rounds.first();
@@ -276,7 +312,9 @@ fn bring_back(testbed: &mut Testbed, options: &PairOptions, index: usize) -> Res
             testbed.agent_mut(index)?.wait_stopped()?;
             testbed.start_agent(index)
         }
-        CrashFault::Handover | CrashFault::Migrate | CrashFault::MigrateBack => Ok(()),
+        CrashFault::Handover | CrashFault::Migrate | CrashFault::MigrateBack | CrashFault::MigrateAnnex => {
+            Ok(())
+        }
         CrashFault::Drain => testbed.order(index, &["drain", &testbed.pair.names[index], "--off"]),
         _ => {
             reboot::boot(testbed, index)?;

@@ -243,7 +243,7 @@ impl CaptureJudge<'_> {
         if !self.complete.nodes_and_router_are_whole() {
             return;
         }
-        let name = |node: usize| ["node a", "node b"][node];
+        let name = |node: usize| ["node a", "node b", "annex c", "annex d"][node];
         let breach = match self.voice.judge(point, packet, self.expected) {
             None => return,
             Some(Improper::PastWire { node }) => {

@@ -10,9 +10,14 @@
 //! the window for the client again. To do so, it repeats the other node's last acknowledgement in an empty segment. This segment has the
 //! same acknowledgement number and timestamp as the other node's segment. Its window exceeds the other node's window by at most one unit of
 //! the window field.
+//!
+//! A connection's annex is known by its Ethernet address in the capture of the wire. After a connection has moved there, the wire wakes the
+//! client with an empty segment. This segment must say nothing that the annex has not said.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+
+use proto::Seq;
 
 use super::packet::CapturedSegment;
 use super::verdict::Expectations;
@@ -21,18 +26,21 @@ use crate::capture::Point;
 /// Follows the segments of the service from node to node.
 #[derive(Debug)]
 pub struct OriginTracker {
-    macs: [[u8; 6]; 2],
+    /// The Ethernet addresses of node a, node b and the annexes.
+    macs: Vec<[u8; 6]>,
     may_slow: bool,
-    /// For each node: segments that came in from the other node, and that this node has not sent on yet.
-    incoming: [UnderWay; 2],
-    /// For each node: the other node's segments that this node has sent on, and that the router has not seen yet.
-    released: [UnderWay; 2],
+    /// For each node: segments that came in from each origin, and that this node has not sent on yet.
+    incoming: [Vec<UnderWay>; 2],
+    /// For each node: segments of each origin that this node has sent on, and that the router has not seen yet.
+    released: [Vec<UnderWay>; 2],
     /// For each node: its own segments that it has sent to the other node.
     lent: [UnderWay; 2],
     /// For each node: its own segments that came back from the other node and that it has sent on, and that the router has not seen yet.
     returned: [UnderWay; 2],
     /// For each node: acknowledgements that came in from the other node. Used to recognise empty segments that repeat one of them.
     said: [UnderWay; 2],
+    /// For each client: the end of the last segment of an annex that the router has seen, and its acknowledgement.
+    annexed: HashMap<SocketAddr, (Seq, Seq)>,
 }
 
 /// How a segment came to the router.
@@ -44,11 +52,11 @@ pub enum SegmentOrigin {
         sender: usize,
         /// The node whose TCP made the segment.
         origin: usize,
-        /// Whether the segment is empty and only repeats an acknowledgement that the other node sent shortly before. Always false if
-        /// clients may not be slowed.
+        /// Whether the segment is empty and only repeats an acknowledgement that another node has sent. Always false if clients may not be
+        /// slowed and no annex has spoken for the connection.
         is_said_again: bool,
     },
-    /// The segment came from neither node.
+    /// The segment came from neither node of the pair.
     Stranger,
 }
 
@@ -78,14 +86,17 @@ const RELEASE_NS_MAX: u64 = 1_000_000_000;
 impl OriginTracker {
     /// Creates a tracker for the nodes and the service of `expected`.
     pub fn new(expected: &Expectations) -> Self {
+        let macs: Vec<_> = expected.senders().collect();
+        let of_each = || macs.iter().map(|_| UnderWay::default()).collect();
         Self {
-            macs: expected.macs,
+            incoming: [of_each(), of_each()],
+            released: [of_each(), of_each()],
+            macs,
             may_slow: expected.may_slow,
-            incoming: Default::default(),
-            released: Default::default(),
             lent: Default::default(),
             returned: Default::default(),
             said: Default::default(),
+            annexed: HashMap::new(),
         }
     }
 
@@ -97,36 +108,68 @@ impl OriginTracker {
             Point::NodeA | Point::NodeB => {
                 let here = usize::from(point == Point::NodeB);
                 let other = 1 - here;
-                if sender == Some(other) {
-                    self.incoming[here].add(packet, Identity::of(packet));
-                    self.said[here].add(packet, Identity::of_words(packet));
-                } else if sender == Some(here) && packet.destination_mac == self.macs[other] {
-                    self.lent[here].add(packet, Identity::of(packet));
-                } else if sender == Some(here) && self.incoming[here].take(packet, self.may_slow) {
-                    let on_its_way = if self.lent[here].take(packet, false) {
-                        &mut self.returned[here]
-                    } else {
-                        &mut self.released[here]
-                    };
-                    on_its_way.add(packet, Identity::of(packet));
+                match sender {
+                    None => {}
+                    Some(origin) if origin != here => {
+                        self.incoming[here][origin].add(packet, Identity::of(packet));
+                        self.said[here].add(packet, Identity::of_words(packet));
+                    }
+                    Some(_) if packet.destination_mac == self.macs[other] => {
+                        self.lent[here].add(packet, Identity::of(packet));
+                    }
+                    Some(_) => self.send_on(here, packet),
                 }
                 None
             }
             Point::Router => {
-                let Some(sender) = sender else {
+                // An annex never sends to the router itself.
+                let Some(sender) = sender.filter(|&sender| sender < 2) else {
                     return Some(SegmentOrigin::Stranger);
                 };
                 let is_returned = self.returned[sender].take(packet, false);
-                let is_released = !is_returned && self.released[sender].take(packet, self.may_slow);
-                let may_be_update = self.may_slow && !is_released && packet.is_empty_acknowledgement();
-                let is_said_again = may_be_update && self.said[sender].has(packet);
+                let may_slow = self.may_slow;
+                let mut of_others = self.released[sender].iter_mut();
+                let released = of_others.position(|one| !is_returned && one.take(packet, may_slow));
+                let may_be_update = may_slow && released.is_none() && packet.is_empty_acknowledgement();
+                let is_update = may_be_update && self.said[sender].has(packet);
+                let is_said_again = is_update || (released.is_none() && self.repeats_annex(packet));
+                if released.is_some_and(|origin| origin >= 2) {
+                    let end = packet.seq + packet.payload_len;
+                    self.annexed.insert(packet.destination, (end, packet.ack));
+                }
                 Some(SegmentOrigin::From {
                     sender,
-                    origin: if is_released { 1 - sender } else { sender },
+                    origin: released.unwrap_or(sender),
                     is_said_again,
                 })
             }
         }
+    }
+
+    /// Whether the segment is empty and says nothing that the annex of this connection has not said.
+    fn repeats_annex(&self, packet: &CapturedSegment) -> bool {
+        let said = self.annexed.get(&packet.destination);
+        said.is_some_and(|&(end, ack)| {
+            packet.is_empty_acknowledgement()
+                // The first segment of a restored socket is a window probe. Its number is one below the end of what was sent.
+                && packet.seq.distance_from(end) <= 1
+                && packet.ack.distance_from(ack) <= 0
+        })
+    }
+
+    /// Node `here` sends a segment to the router. If the segment came from another node, notes this node as its origin.
+    fn send_on(&mut self, here: usize, packet: &CapturedSegment) {
+        let may_slow = self.may_slow;
+        let mut origins = self.incoming[here].iter_mut();
+        let Some(origin) = origins.position(|one| one.take(packet, may_slow)) else {
+            return;
+        };
+        let on_its_way = if self.lent[here].take(packet, false) {
+            &mut self.returned[here]
+        } else {
+            &mut self.released[here][origin]
+        };
+        on_its_way.add(packet, Identity::of(packet));
     }
 }
 

@@ -13,6 +13,7 @@ use super::survey::Entrance;
 use super::verdict::WireSpan;
 use super::*;
 
+mod annexes;
 mod captures;
 mod commits;
 mod rounds;
@@ -245,6 +246,7 @@ impl SyntheticRun {
             service: self.addresses().0,
             clients: Vec::new(),
             macs: [MAC_A, MAC_B],
+            annexes: Vec::new(),
             router_mac: MAC_ROUTER,
             mode: CommitMode::Prs,
             wires: vec![WireSpan {

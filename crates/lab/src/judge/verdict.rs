@@ -20,6 +20,8 @@ pub struct Expectations {
     pub clients: Vec<IpAddr>,
     /// The nodes' Ethernet addresses: node a, node b.
     pub macs: [[u8; 6]; 2],
+    /// The Ethernet addresses of the annexes. Annex k is node 2 + k. It speaks only through a wire.
+    pub annexes: Vec<[u8; 6]>,
     /// The Ethernet address of the router's interface to the nodes.
     pub router_mac: [u8; 6],
     /// The service's promises; see [`CommitMode`].
@@ -252,9 +254,10 @@ impl Expectations {
             self.role_changes_ns.is_sorted(),
             "role_changes_ns is not in order of time"
         );
+        let macs: Vec<_> = self.senders().collect();
         ensure!(
-            self.macs[0] != self.macs[1],
-            "both nodes have the same Ethernet address"
+            macs.iter().enumerate().all(|(i, mac)| !macs[..i].contains(mac)),
+            "two nodes have the same Ethernet address"
         );
         Ok(())
     }
@@ -262,6 +265,11 @@ impl Expectations {
     /// Whether connections from `client` are judged.
     pub fn is_judged(&self, client: IpAddr) -> bool {
         self.clients.is_empty() || self.clients.contains(&client)
+    }
+
+    /// The Ethernet addresses of all nodes that may make segments of the service, by their numbers.
+    pub fn senders(&self) -> impl Iterator<Item = [u8; 6]> + '_ {
+        self.macs.iter().chain(&self.annexes).copied()
     }
 
     /// Whether the host at `point` sent the frame or is its destination. A switch floods frames for which it knows no port.

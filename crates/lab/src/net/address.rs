@@ -6,6 +6,8 @@
 //!  fd01::2                   fd01::1    fd02::1        10.2.0.10/.11, fd02::10/::11; VIP 10.2.0.100, fd02::100
 //! ```
 //!
+//! Annexes, if a run has some, are at the same switch: 10.2.0.12/.13, fd02::12/::13.
+//!
 //! The nodes may have a second network between them: 10.4.0.10/.11, fd04::10/::11. No other host is connected to it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -69,6 +71,11 @@ pub const WITNESSES: [InterfaceAddresses; 3] = [
     InterfaceAddresses::new([10, 2, 0, 21], [0xfd02, 0x21], [0, 0x21]),
     InterfaceAddresses::new([10, 2, 0, 22], [0xfd02, 0x22], [0, 0x22]),
 ];
+/// Annexes: nodes outside of the pair that take connections of the service.
+pub const ANNEXES: [InterfaceAddresses; 2] = [
+    InterfaceAddresses::new([10, 2, 0, 12], [0xfd02, 0x12], [0, 0x12]),
+    InterfaceAddresses::new([10, 2, 0, 13], [0xfd02, 0x13], [0, 0x13]),
+];
 /// The service's virtual address.
 pub const VIP_V4: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 100);
 /// The service's virtual IPv6 address.
@@ -89,7 +96,7 @@ mod tests {
     #[test]
     fn no_two_interfaces_share_a_mac() {
         let hosts = [CLIENT, ROUTER_WAN, ROUTER_LAN, NODES[0], NODES[1]];
-        let all = [&hosts[..], &SECOND, &WITNESSES].concat();
+        let all = [&hosts[..], &SECOND, &WITNESSES, &ANNEXES].concat();
         for (i, one) in all.iter().enumerate() {
             assert!(all[i + 1..].iter().all(|other| other.mac != one.mac), "{one:?}");
         }

@@ -23,7 +23,7 @@ pub use self::cable::{CableEnd, cable};
 pub use self::ip::{batch, batch_ipv6};
 pub use self::kernel::{set_up_host, set_up_router};
 pub use self::names::{
-    INTERFACE, NODE_NAMES, ROUTER_LAN_INTERFACE, WAN_CLIENT_INTERFACE, WAN_ROUTER_INTERFACE,
+    ANNEX_NAMES, INTERFACE, NODE_NAMES, ROUTER_LAN_INTERFACE, WAN_CLIENT_INTERFACE, WAN_ROUTER_INTERFACE,
 };
 pub use self::options::TopologyOptions;
 pub use self::topology::Topology;

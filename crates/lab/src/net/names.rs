@@ -12,3 +12,5 @@ pub const WAN_CLIENT_INTERFACE: &str = "client";
 pub const WAN_ROUTER_INTERFACE: &str = "router";
 /// The nodes' names in namespaces and at the switch's ports.
 pub const NODE_NAMES: [&str; 2] = ["a", "b"];
+/// The annexes' names in namespaces and at the switch's ports.
+pub const ANNEX_NAMES: [&str; 2] = ["c", "d"];

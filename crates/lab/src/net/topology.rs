@@ -154,6 +154,7 @@ impl Topology {
         batch(None, &commands)?;
         let host = Netns::open(&name)?;
         set_up_host(&host)?;
+        congestion::choose(CUBIC, [&host])?;
         batch(
             Some(switch),
             &[
@@ -161,10 +162,7 @@ impl Topology {
                 format!("link set dev {role} up"),
             ],
         )?;
-        batch(
-            Some(&name),
-            &host_commands(endpoint, &ROUTER_LAN, TopologyOptions::default()),
-        )?;
+        batch(Some(&name), &host_commands(endpoint, &ROUTER_LAN, self.plan))?;
         Ok(host)
     }
 }

@@ -93,6 +93,17 @@ pub struct PairSetup {
     pub log: LogOptions,
     /// `[peer] transport`.
     pub transport: &'static str,
+    /// The annexes of the service.
+    pub annexes: Vec<AnnexSetup>,
+}
+
+/// A node outside of the pair that takes connections of the service.
+#[derive(Clone, Debug)]
+pub struct AnnexSetup {
+    /// Its name, unique on this machine.
+    pub name: String,
+    /// The address at which it listens for the pair's nodes.
+    pub address: SocketAddr,
 }
 
 /// Time for which a backup may speak without asking the arbiter. The daemons' default.
@@ -138,6 +149,7 @@ impl PairSetup {
             arbiter: ArbiterSetup::None,
             log: LogOptions::default(),
             transport: "datagrams",
+            annexes: Vec::new(),
         }
     }
 
@@ -166,6 +178,43 @@ impl PairSetup {
     /// The files that the daemons leave outside of their network namespaces: pins and state.
     fn leftovers(&self) -> Vec<Resource> {
         leftovers_of_nodes(&self.names)
+    }
+
+    /// The file in `directory` with the key of the pair and of its annexes.
+    pub fn key(&self, directory: &Path) -> PathBuf {
+        directory.join(format!("{}.key", self.names[0]))
+    }
+
+    /// The configuration of `annex`. Its pins and its state have the places of a node's.
+    pub fn annex_configuration(&self, annex: &AnnexSetup, key: &Path) -> String {
+        let AnnexSetup { name, address } = annex;
+        let loopback = self.loopback();
+        format!(
+            "annex = \"{name}\"
+state_dir = \"{STATE}/{name}\"
+listen = \"{address}\"
+key_file = {key:?}
+
+[[service]]
+name = \"{}\"
+address = \"{}\"
+port = {port}
+interface = \"{INTERFACE}\"
+application = \"{loopback}:{port}\"
+",
+            self.service_name,
+            self.service.ip(),
+            port = self.service.port(),
+        )
+    }
+
+    /// The loopback address of the service's IP version.
+    fn loopback(&self) -> &'static str {
+        if self.service.is_ipv4() {
+            "127.0.0.1"
+        } else {
+            "[::1]"
+        }
     }
 
     /// The directories in which the daemon of node `index` leaves its pins and its state.
@@ -215,11 +264,7 @@ impl PairSetup {
             transport,
             ..
         } = self;
-        let loopback = if self.service.is_ipv4() {
-            "127.0.0.1"
-        } else {
-            "[::1]"
-        };
+        let loopback = self.loopback();
         format!(
             "[node]
 name = \"{name}\"
@@ -245,7 +290,7 @@ interface = \"{interface}\"
 policy = \"{}\"
 primary = \"{primary}\"
 application = \"{loopback}:{port}\"
-{}{}{}{}{}{}{}{}",
+{}{}{}{}{}{}{}{}{}",
             self.agent_timeout_ms
                 .map_or_else(String::new, |ms| format!("agent_timeout_ms = {ms}\n")),
             self.snapshot_socket(1 - peer),
@@ -274,6 +319,7 @@ application = \"{loopback}:{port}\"
                 .as_ref()
                 .map_or_else(String::new, |program| format!("state_sync = [{program:?}]\n")),
             self.health.map_or_else(String::new, HealthProbe::table),
+            self.annexes.iter().map(AnnexSetup::table).collect::<String>(),
             self.arbiter.table(index),
             port = self.service.port(),
         )
@@ -296,6 +342,16 @@ application = \"{loopback}:{port}\"
         }
         let hosts: Vec<_> = self.claim_ping.iter().map(|host| format!("\"{host}\"")).collect();
         format!("claim_ping = [{}]\n", hosts.join(", "))
+    }
+}
+
+impl AnnexSetup {
+    /// The annex in the configuration of the pair's nodes.
+    fn table(&self) -> String {
+        format!(
+            "\n[[service.annex]]\nname = \"{}\"\naddress = \"{}\"\n",
+            self.name, self.address
+        )
     }
 }
 
@@ -336,7 +392,7 @@ impl AgentProcess {
     fn start(pair: &PairSetup, index: usize, node: &Netns, directory: &Path) -> Result<Self> {
         let name = &pair.names[index];
         let configuration = directory.join(format!("{name}.toml"));
-        let key = directory.join(format!("{}.key", pair.names[0]));
+        let key = pair.key(directory);
         write_key(&key, &pair.names[0])?;
         fs::write(&configuration, pair.configuration(index, &key))
             .with_context(|| configuration.display().to_string())?;
@@ -602,6 +658,7 @@ mod tests {
                 "opaque",
                 "[log]",
                 "peer_address",
+                "annex",
             ]
             .iter()
             .all(|key| !plain.contains(key)),
@@ -627,6 +684,10 @@ mod tests {
                 ring_mb: Some(2),
                 at_limit: Some(AtLimitOption::Spill),
             },
+            annexes: vec![AnnexSetup {
+                name: "c-1".to_owned(),
+                address: "10.2.0.12:7402".parse().unwrap(),
+            }],
             ..pair()
         };
         let table: toml::Table = full.configuration(0, Path::new("/key")).parse().unwrap();
@@ -637,6 +698,7 @@ mod tests {
         assert_eq!(table["log"]["ring_mb"].as_integer(), Some(2));
         assert_eq!(table["node"]["agent_timeout_ms"].as_integer(), Some(5_000));
         assert_eq!(service["peer_address"].as_str(), Some("10.2.0.11"));
+        assert_eq!(service["annex"][0]["address"].as_str(), Some("10.2.0.12:7402"));
         assert_eq!(service["opaque"].as_str(), Some("replica"));
         assert_eq!(service["claim_ping"][1].as_str(), Some("10.1.0.2"));
         assert_eq!(service["state_sync"][0].as_str(), Some("/x/sync"));

@@ -10,7 +10,9 @@ mod server;
 mod software;
 mod status;
 
-pub use self::agent::{AgentProcess, HEARTBEAT_PORT, PairSetup, STATE, leftovers_of_nodes, write_key};
+pub use self::agent::{
+    AgentProcess, AnnexSetup, HEARTBEAT_PORT, PairSetup, STATE, leftovers_of_nodes, write_key,
+};
 pub use self::arbiter::{ArbiterSetup, Assume, FenceSetup};
 pub use self::log::{AtLimitOption, LogOptions};
 pub use self::operator::Operator;

@@ -75,9 +75,23 @@ pub struct ReportedService {
     /// Unread bytes in both of the wire's rings together, over all services.
     #[serde(default)]
     pub ring_fill_bytes: u64,
+    /// The service's annexes, as its wire knows them.
+    #[serde(default)]
+    pub annexes: Vec<ReportedAnnex>,
     /// Event counters by name.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
+}
+
+/// An annex of a [`ReportedService`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ReportedAnnex {
+    /// Its name.
+    pub name: String,
+    /// Whether it can take connections.
+    pub is_up: bool,
+    /// Number of connections that it has.
+    pub connections: u64,
 }
 
 /// A state that a node entered for a [`ReportedService`].
@@ -228,6 +242,26 @@ impl ReportedStatus {
             .and_then(|counters| counters.get("relayed_adopted"))
             .copied()
             .unwrap_or(0)
+    }
+
+    /// Whether all annexes of the lab's service can take connections.
+    pub fn has_annexes(&self) -> bool {
+        self.annexes().iter().all(|annex| annex.is_up)
+    }
+
+    /// Whether all connections live on the annex `name`, and there are some.
+    pub fn has_all_on(&self, name: &str) -> bool {
+        let on = |annex: &ReportedAnnex| annex.connections > 0 && annex.connections == self.connections();
+        self.annexes().iter().any(|annex| annex.name == name && on(annex))
+    }
+
+    /// Whether no connection lives on an annex.
+    pub fn has_none_on_annexes(&self) -> bool {
+        self.annexes().iter().all(|annex| annex.connections == 0)
+    }
+
+    fn annexes(&self) -> &[ReportedAnnex] {
+        self.services.first().map_or(&[], |service| &service.annexes)
     }
 
     /// Whether the node goes on alone, and has claimed the address if necessary.

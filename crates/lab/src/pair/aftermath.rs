@@ -8,7 +8,7 @@ use proto::Instant;
 use serde::Serialize;
 
 use super::fault::{CrashFault, CrashTarget, Sequel};
-use super::inject::{hooks_without_filter, kill_agent, power_off, restore_link, signal_server};
+use super::inject::{hooks_without_filter, kill_agent, move_back, power_off, restore_link, signal_server};
 use super::integration::Integration;
 use super::survive::{flapping, survive};
 use super::testbed::Testbed;
@@ -202,7 +202,12 @@ impl Aftermath {
                     .extend(bare.map(|hook| format!("{name} has put no filter back at its {hook}")));
             }
         }
-        if options.fault.moves_connections() {
+        if options.fault == CrashFault::MigrateAnnex {
+            self.moved_at.push(self.fault_at);
+            let annex = &testbed.annexes[0].name;
+            let has_all = |status: &ReportedStatus| status.has_all_on(annex);
+            self.wait_for_role(testbed, 1, has_all, "have all connections on the annex")?;
+        } else if options.fault.moves_connections() {
             self.moved_at.push(self.fault_at);
             let has_some = |status: &ReportedStatus| status.kept() > 0;
             let (from, to) = (target.nodes()[0], 1 - target.nodes()[0]);
@@ -309,21 +314,7 @@ impl Aftermath {
             }
             CrashFault::KillServer | CrashFault::HangServer => self.serve_again(testbed, options.fault),
             CrashFault::KillAgentAfterTakeover | CrashFault::UpgradeAfterTakeover => {
-                let restored = self.takeovers.last().map_or(0, |takeover| takeover.restored);
-                let has_all = |status: &ReportedStatus| status.kept() >= restored;
-                self.wait_for_role(testbed, 1, has_all, "give its restored connections to its keeper")?;
-                if options.fault == CrashFault::UpgradeAfterTakeover {
-                    self.second_at = Some(testbed.agent(1)?.upgrade()?);
-                } else {
-                    self.second_at = Some(start_again(testbed, 1)?);
-                }
-                let is_alone = |status: &ReportedStatus| !status.is_duplex() && status.speaks();
-                self.wait_for_role(testbed, 1, is_alone, "go on alone")?;
-                if options.fault == CrashFault::KillAgentAfterTakeover {
-                    return Ok(());
-                }
-                self.wait_for_role(testbed, 1, has_all, "know its earlier keeper's connections")?;
-                self.look_at_keepers(testbed, 1)
+                self.replace_survivor(testbed, options.fault)
             }
             CrashFault::RebootRace => self.come_back_half(testbed, target.nodes()[0]),
             CrashFault::KillAgent
@@ -334,10 +325,12 @@ impl Aftermath {
             | CrashFault::FlushTc
             | CrashFault::Migrate
             | CrashFault::MigrateBack
+            | CrashFault::MigrateAnnex
                 if let Some(then) = options.then() =>
             {
                 self.follow_by(testbed, then, options.returning)
             }
+            CrashFault::MigrateAnnex | CrashFault::StopAnnex => self.leave_annex(testbed, options.fault),
             CrashFault::Stop => {
                 let agent = testbed.agent_mut(target.nodes()[0])?;
                 if let Err(error) = agent.wait_stopped() {
@@ -367,8 +360,42 @@ impl Aftermath {
             | CrashFault::Migrate
             | CrashFault::MigrateBack
             | CrashFault::KillBackupAfterMigrate
+            | CrashFault::KillAnnex
             | CrashFault::FlushTc => Ok(()),
         }
+    }
+
+    /// Kills or upgrades the agent of the survivor, node b, when it has given all connections to its keeper.
+    fn replace_survivor(&mut self, testbed: &mut Testbed, fault: CrashFault) -> Result<()> {
+        let restored = self.takeovers.last().map_or(0, |takeover| takeover.restored);
+        let has_all = |status: &ReportedStatus| status.kept() >= restored;
+        self.wait_for_role(testbed, 1, has_all, "give its restored connections to its keeper")?;
+        if fault == CrashFault::UpgradeAfterTakeover {
+            self.second_at = Some(testbed.agent(1)?.upgrade()?);
+        } else {
+            self.second_at = Some(start_again(testbed, 1)?);
+        }
+        let is_alone = |status: &ReportedStatus| !status.is_duplex() && status.speaks();
+        self.wait_for_role(testbed, 1, is_alone, "go on alone")?;
+        if fault == CrashFault::KillAgentAfterTakeover {
+            return Ok(());
+        }
+        self.wait_for_role(testbed, 1, has_all, "know its earlier keeper's connections")?;
+        self.look_at_keepers(testbed, 1)
+    }
+
+    /// With `migrate-annex`: moves the connections of the first annex back to node a, over the second annex if there is one. With `stop-annex`:
+    /// waits until the annex has stopped.
+    fn leave_annex(&mut self, testbed: &mut Testbed, fault: CrashFault) -> Result<()> {
+        if fault == CrashFault::MigrateAnnex {
+            let moved_at = move_back(testbed, ACT, &mut self.problems)?;
+            self.second_at = moved_at.last().copied();
+            self.moved_at.extend(moved_at);
+        } else if let Err(error) = testbed.annexes[0].wait_stopped() {
+            self.problems.push(format!("{error:#}"));
+        }
+        std::thread::sleep(ACT);
+        Ok(())
     }
 
     /// The primary's power goes off, or its server is killed, after a fault after which both nodes went on.

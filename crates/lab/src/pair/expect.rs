@@ -7,7 +7,7 @@ use super::fault::{CrashFault, CrashTarget, Sequel};
 use super::{PairOptions, WorkloadOption};
 use crate::clock::ClockOffset;
 use crate::judge::{Closing, Expectations, NodeChange, Speaking};
-use crate::net::address::{CLIENT, NODES, ROUTER_LAN};
+use crate::net::address::{ANNEXES, CLIENT, NODES, ROUTER_LAN};
 use crate::node::AtLimitOption;
 
 /// Number of the node that is the wire at first.
@@ -82,6 +82,11 @@ pub fn of_service(options: &PairOptions, role_changes_ns: Vec<u64>) -> Expectati
         service: options.service(),
         clients: vec![CLIENT.ip(options.lan.ipv6)],
         macs: NODES.map(|node| node.mac),
+        annexes: ANNEXES
+            .iter()
+            .take(options.annex_count())
+            .map(|annex| annex.mac)
+            .collect(),
         router_mac: ROUTER_LAN.mac,
         mode: options.mode,
         wires: Vec::new(),
@@ -97,4 +102,24 @@ pub fn of_service(options: &PairOptions, role_changes_ns: Vec<u64>) -> Expectati
         },
         may_slow: options.log.at_limit == Some(AtLimitOption::Slow),
     }
+}
+
+/// With annexes: a problem if the captures do not show that the nodes spoke in the expected order. `reigns` are the nodes that spoke.
+pub fn wrong_speakers(options: &PairOptions, reigns: &[usize]) -> Option<String> {
+    let count = options.annex_count();
+    if count == 0 {
+        return None;
+    }
+    let primary = 1 - BACKUP;
+    let expected = match options.fault {
+        CrashFault::MigrateAnnex if options.then().is_none() => {
+            let round = (2..2 + count).chain([primary]);
+            let rounds = (0..options.rounds.unwrap_or(1)).flat_map(|_| round.clone());
+            [primary].into_iter().chain(rounds).collect()
+        }
+        _ => vec![primary, 2, BACKUP],
+    };
+    (reigns != expected).then(|| {
+        format!("the nodes {reigns:?} spoke for connections, in this order, not {expected:?} (0: a, 1: b, 2: c, 3: d)")
+    })
 }

@@ -52,6 +52,13 @@ pub enum CrashFault {
     MigrateBack,
     /// Live connections have moved from the primary to its backup. Then the backup's power goes off.
     KillBackupAfterMigrate,
+    /// Live connections move from the primary to an annex, at the operator's order. Later they move back, if there are two annexes from one
+    /// annex to the other before.
+    MigrateAnnex,
+    /// Live connections have moved from the primary to an annex. Then the annex's power goes off.
+    KillAnnex,
+    /// Live connections have moved from the primary to an annex. Then the annex's daemon is told to stop (SIGTERM).
+    StopAnnex,
     /// A node is drained; later it takes part again.
     Drain,
     /// A node's tc filters and their qdisc are removed.
@@ -98,6 +105,9 @@ impl CrashFault {
             | Self::CrashWorker
             | Self::HangServer
             | Self::Migrate
+            | Self::MigrateAnnex
+            | Self::KillAnnex
+            | Self::StopAnnex
             | Self::KillAgentAfterTakeover
             | Self::UpgradeAfterTakeover => &[CrashTarget::Primary],
             Self::KillBackup
@@ -147,7 +157,7 @@ impl CrashFault {
             | Self::HangServer
             | Self::KillAgentAfterTakeover
             | Self::UpgradeAfterTakeover => Sequel::Takeover,
-            Self::CrashWorker => Sequel::TakeoverOfSome,
+            Self::CrashWorker | Self::KillAnnex | Self::StopAnnex => Sequel::TakeoverOfSome,
             Self::KillBackup | Self::KillBackupAfterMigrate | Self::CutBackup => Sequel::Claim,
             Self::RebootRace | Self::Stop | Self::Drain if target == CrashTarget::Backup => Sequel::Claim,
             Self::RebootRace | Self::Stop | Self::Drain | Self::Handover => Sequel::Takeover,
@@ -158,7 +168,8 @@ impl CrashFault {
             | Self::FlushTc
             | Self::CutLink
             | Self::Migrate
-            | Self::MigrateBack => Sequel::Nothing,
+            | Self::MigrateBack
+            | Self::MigrateAnnex => Sequel::Nothing,
         }
     }
 
@@ -169,7 +180,17 @@ impl CrashFault {
 
     /// Whether connections change their node one by one.
     pub fn moves_connections(self) -> bool {
-        self == Self::Migrate || self.follows_a_move()
+        self == Self::Migrate || self.follows_a_move() || self.needs_annexes()
+    }
+
+    /// Whether connections live on an annex in the run.
+    pub fn needs_annexes(self) -> bool {
+        matches!(self, Self::MigrateAnnex | Self::KillAnnex | Self::StopAnnex)
+    }
+
+    /// Whether the fault hits an annex to which connections have moved.
+    pub fn hits_annex(self) -> bool {
+        matches!(self, Self::KillAnnex | Self::StopAnnex)
     }
 
     /// Whether the fault cuts a living node off, so that the node's path is lost.
@@ -213,6 +234,7 @@ impl CrashFault {
                 | Self::Handover
                 | Self::Migrate
                 | Self::MigrateBack
+                | Self::MigrateAnnex
                 | Self::Drain
         )
     }

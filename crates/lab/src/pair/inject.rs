@@ -13,9 +13,11 @@ use super::{NodeLink, PairOptions, Returning};
 use crate::clock::monotonic;
 use crate::net::switch::{self, Lost};
 use crate::net::{INTERFACE, NODE_NAMES};
-use crate::node::HEARTBEAT_PORT;
+use crate::node::{HEARTBEAT_PORT, ReportedStatus};
 use crate::process;
 
+/// Number of the node that is the wire of connections on annexes.
+const WIRE: usize = 1;
 /// Time limit for a node's processes to end after SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
@@ -75,6 +77,9 @@ pub fn inject(testbed: &Testbed, options: &PairOptions, target: CrashTarget) -> 
         }
         CrashFault::Handover | CrashFault::Drain => by_plan(testbed, options.fault, first),
         CrashFault::Migrate | CrashFault::MigrateBack => migrate(testbed, first),
+        CrashFault::MigrateAnnex => migrate_to(testbed, first, &testbed.annexes[0].name),
+        CrashFault::KillAnnex => testbed.annexes[0].power_off(&testbed.captures.pids()),
+        CrashFault::StopAnnex => testbed.annexes[0].stop(),
         CrashFault::FlushTc => flush_tc(testbed, target),
     }
 }
@@ -130,11 +135,55 @@ pub fn by_plan(testbed: &Testbed, fault: CrashFault, index: usize) -> Result<Ins
 /// # Errors
 /// If the command fails, or if a connection stays.
 pub fn migrate(testbed: &Testbed, index: usize) -> Result<Instant> {
-    let (service, names) = (&testbed.pair.service_name, &testbed.pair.names);
-    let (from, to) = (&names[index], &names[1 - index]);
+    migrate_to(testbed, index, &testbed.pair.names[1 - index])
+}
+
+/// Orders node `index` to move all connections to the node or annex `to`, and waits until they have moved: those of node `index` if it is the
+/// primary, those of annexes if it is the wire. Returns the time just before the order.
+///
+/// # Errors
+/// If the command fails, or if a connection stays.
+pub fn migrate_to(testbed: &Testbed, index: usize, to: &str) -> Result<Instant> {
+    let (service, node) = (&testbed.pair.service_name, &testbed.pair.names[index]);
     let moment = monotonic();
-    testbed.order(index, &["migrate", service, "--to", to, "--node", from])?;
+    testbed.order(index, &["migrate", service, "--to", to, "--node", node])?;
     Ok(moment)
+}
+
+/// Moves all connections from the primary, node a, to the first annex. Adds to `problems` if the wire does not have them there. Returns the
+/// time just before the order.
+///
+/// # Errors
+/// If the order fails, or if a connection stays.
+pub fn move_to_annex(testbed: &Testbed, problems: &mut Vec<String>) -> Result<Instant> {
+    let annex = &testbed.annexes[0].name;
+    let moved_at = migrate_to(testbed, 1 - WIRE, annex)?;
+    wait_on_annex(testbed, annex, problems)?;
+    Ok(moved_at)
+}
+
+/// Moves the connections of the first annex to each further annex, and then back to the primary, with `pause` before each move. Returns the
+/// times just before the orders.
+///
+/// # Errors
+/// If an order fails, or if a connection stays.
+pub fn move_back(testbed: &Testbed, pause: Duration, problems: &mut Vec<String>) -> Result<Vec<Instant>> {
+    let mut moved_at = Vec::new();
+    for annex in testbed.annexes.iter().skip(1) {
+        std::thread::sleep(pause);
+        moved_at.push(migrate_to(testbed, WIRE, &annex.name)?);
+        wait_on_annex(testbed, &annex.name, problems)?;
+    }
+    std::thread::sleep(pause);
+    moved_at.push(migrate(testbed, WIRE)?);
+    let what = "give all connections back to the primary";
+    testbed.wait_for(WIRE, what, ReportedStatus::has_none_on_annexes, problems)?;
+    Ok(moved_at)
+}
+
+fn wait_on_annex(testbed: &Testbed, annex: &str, problems: &mut Vec<String>) -> Result<()> {
+    let has_all = |status: &ReportedStatus| status.has_all_on(annex);
+    testbed.wait_for(WIRE, "have all connections on the annex", has_all, problems)
 }
 
 /// Turns off the power of node `index`: cuts its cable, then kills all its processes. Two kinds of processes stay alive: the captures,

@@ -19,6 +19,9 @@ pub struct JudgedRun {
     /// The times in which each node was the wire or spoke, according to the captures.
     #[serde(skip)]
     pub survey: Survey,
+    /// Whether connections may live on annexes.
+    #[serde(skip)]
+    pub has_annexes: bool,
     /// The judge's verdict.
     pub verdict: JudgeVerdict,
 }
@@ -42,6 +45,7 @@ impl JudgedRun {
             captures,
             emulated,
             survey,
+            has_annexes: !expected.annexes.is_empty(),
             verdict,
         })
     }

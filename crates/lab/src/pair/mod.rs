@@ -2,6 +2,7 @@
 //! the pair describes its run by [`PairOptions`].
 
 pub mod aftermath;
+pub mod annex;
 mod baseline;
 pub mod clients;
 pub mod expect;

@@ -97,7 +97,10 @@ pub struct PairOptions {
     /// With --links 2: the network whose address comes first in the daemon's `[peer] addresses`.
     #[arg(long, value_enum, default_value_t)]
     pub first_link: NodeLink,
-    /// After a fault that must lead to no takeover (kill-agent, upgrade, cut-link, flush-tc), turn the primary's power off as well. Shows
+    /// With --fault migrate-annex: number of annexes. With two, all connections move from the primary to the first, to the second, and back.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub annexes: u8,
+    /// After a fault that must lead to no takeover (kill-agent, upgrade, cut-link, flush-tc, migrate-annex), turn the primary's power off as well. Shows
     /// that the pair protects its connections again.
     #[arg(long)]
     pub then_power_off: bool,
@@ -109,7 +112,7 @@ pub struct PairOptions {
     pub returning: Returning,
     /// Number of times that one run plays the fault. When the other node goes on alone, the node that was hit comes
     /// back and becomes the wire. With --fault migrate, a handover follows each move, so the connections move back and
-    /// forth. With --fault migrate-back, they move there and back without a change of roles. Once every connection is protected, the next round begins. The fault then hits the node that has the
+    /// forth. With --fault migrate-back and migrate-annex, they move there and back without a change of roles. Once every connection is protected, the next round begins. The fault then hits the node that has the
     /// targeted role at that time.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
@@ -172,6 +175,7 @@ impl PairOptions {
             how: PathCut::default(),
             link: NodeLink::Other,
             first_link: NodeLink::default(),
+            annexes: 1,
             then_power_off: false,
             then_kill_server: false,
             returning: Returning::Killed,
@@ -219,6 +223,15 @@ impl PairOptions {
     /// Connections that are at work.
     pub fn busy(&self) -> u32 {
         self.busy.min(self.connections)
+    }
+
+    /// Number of annexes that the run has.
+    pub fn annex_count(&self) -> usize {
+        if self.fault.needs_annexes() {
+            usize::from(self.annexes)
+        } else {
+            0
+        }
     }
 
     pub fn application(&self) -> ServerSoftware {
@@ -269,9 +282,12 @@ impl PairOptions {
         if self.link != NodeLink::Other && self.fault != CrashFault::CutLink {
             return wrong("--link needs --fault cut-link");
         }
+        if self.annexes > 1 && self.fault != CrashFault::MigrateAnnex {
+            return wrong("--annexes needs --fault migrate-annex");
+        }
         if self.then().is_some() && sequel != Sequel::Nothing {
             return wrong(
-                "--then-power-off and --then-kill-server need a fault that nobody takes over: kill-agent, upgrade, cut-link or flush-tc",
+                "--then-power-off and --then-kill-server need a fault that nobody takes over: kill-agent, upgrade, cut-link, flush-tc or migrate-annex",
             );
         }
         if self.baseline && self.application() == ServerSoftware::Cgi {
@@ -352,6 +368,9 @@ impl PairOptions {
             (PolicyOption::Replica | PolicyOption::Replay, _) if self.fault.follows_a_move() => Some(
                 "not applicable: with this policy, a connection that has moved to the backup is not protected there",
             ),
+            (PolicyOption::Replica | PolicyOption::Snapshot, _) if self.fault.needs_annexes() => {
+                Some("not applicable: connections with this policy do not move to annexes")
+            }
             _ => self.fault.exception(self.application()),
         }
     }
@@ -363,7 +382,8 @@ impl PairOptions {
         if !self.fault.has_rounds() || self.fault.targets().iter().any(may_change_nothing) {
             return wrong(
                 "--rounds needs a fault after which a node comes back, or the nodes change places: power-off, link-down, kill-backup, \
-                 cut-backup, cut-service-path (but not how = router or flicker), stop, handover, migrate, migrate-back, drain",
+                 cut-backup, cut-service-path (but not how = router or flicker), stop, handover, migrate, migrate-back, migrate-annex, \
+                 drain",
             );
         }
         let goes_on = match self.policy {
@@ -374,7 +394,8 @@ impl PairOptions {
             PolicyOption::Replica => self.workload == WorkloadOption::Request,
             PolicyOption::Replay => false,
         };
-        if !goes_on {
+        // A connection that moves to an annex stays protected.
+        if !goes_on && self.fault != CrashFault::MigrateAnnex {
             return wrong(
                 "--rounds needs --workload request with --policy http, replica or snapshot, or download with --policy http or snapshot: a \
                  connection is protected again at its next request or snapshot, or when it is opened anew",

@@ -5,10 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use linux::netns::Netns;
 use proto::Instant;
 
+use super::annex::{AnnexNode, annex_setups};
 use super::fault::CrashFault;
 use super::work::Work;
 use super::{NodeLink, PairOptions, PolicyOption, baseline};
@@ -47,6 +48,8 @@ const SERVER_LIMIT: Duration = Duration::from_secs(10);
 pub struct Testbed {
     /// The daemons of node a and b; `None` without steadfast.
     pub agents: Option<[AgentProcess; 2]>,
+    /// The annexes, if the fault needs some.
+    pub annexes: Vec<AnnexNode>,
     /// The servers of node a and b.
     pub servers: [ServerProcess; 2],
     /// Number of times a server was started again.
@@ -115,13 +118,17 @@ impl Testbed {
             let [a, b] = &network.nodes;
             Some(pair.start([a, b], &run.directory, run.teardown)?)
         };
+        let numbers = 0..pair.annexes.len();
+        let annexes = numbers.map(|index| AnnexNode::start((&pair, index), options, &content, &network, run));
+        let annexes = annexes.collect::<Result<_>>()?;
         if options.recorded_order {
             for (server, node) in servers.iter_mut().zip(&network.nodes) {
                 server.wait_listening(node, application.port())?;
             }
         }
-        Ok(Self {
+        let testbed = Self {
             agents,
+            annexes,
             servers,
             server_starts: 0,
             labels,
@@ -133,7 +140,21 @@ impl Testbed {
             network,
             pair,
             directory,
-        })
+        };
+        testbed.wait_for_annexes()?;
+        Ok(testbed)
+    }
+
+    /// Waits until the wire, node b, has a link to each annex.
+    fn wait_for_annexes(&self) -> Result<()> {
+        if self.annexes.is_empty() {
+            return Ok(());
+        }
+        let mut problems = Vec::new();
+        let what = "reach its annexes";
+        self.wait_for(1, what, ReportedStatus::has_annexes, &mut problems)?;
+        ensure!(problems.is_empty(), "{problems:?}");
+        Ok(())
     }
 
     /// The agent of node `index`.
@@ -410,6 +431,7 @@ fn pair(
         arbiter,
         log: options.log,
         transport: options.lan.transport.name(),
+        annexes: annex_setups(options, &run.name),
         ..PairSetup::new(
             options.run.daemon.path()?,
             &run.name,
