@@ -47,12 +47,13 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
     let mut problems = Vec::new();
     let moved = if options.fault.follows_a_move() {
         run.step("move");
-        Some(move_away(&testbed, options, &mut problems)?)
+        let (moved_at, protected_ms) = move_away(&testbed, options, &mut problems)?;
+        Some((moved_at, Some(protected_ms)))
     } else if options.fault.hits_annex() {
         run.step("move");
         let moved_at = move_to_annex(&testbed, &mut problems)?;
         std::thread::sleep(STALL_WINDOW);
-        Some(moved_at)
+        Some((moved_at, None)) // protected all the time
     } else {
         None
     };
@@ -67,7 +68,7 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
     )?;
     let mut aftermath = follow(&mut testbed, options, target, (fault_at, epoch), run)?;
     aftermath.moved_at.extend(moved_at);
-    aftermath.protected_ms.splice(0..0, protected_ms);
+    aftermath.protected_ms.splice(0..0, protected_ms.flatten());
     aftermath.problems.extend(problems);
     if let Some(second_at) = aftermath.second_at {
         measure(&mut client, second_at, STALL_WINDOW)?;

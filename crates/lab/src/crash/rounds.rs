@@ -205,6 +205,7 @@ impl RoundsRun<'_> {
             fault_at: moved_at,
             moved_on_at,
             handed_over_at: back_at,
+            protected_ms: Vec::new(),
             takeovers: Vec::new(),
             taken_over: Vec::new(),
             integration,
