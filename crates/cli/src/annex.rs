@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use linux::network::{self, Interface, Network, NetworkPart, NetworkPlan, NetworkService, SetUpTurn};
+use linux::raw::RawSender;
 use linux::repair::Pool;
 use linux::wire::{self, Deaths, Wire, WireOptions, WireService};
 use proto::action::{Gate, ServiceIndex};
@@ -53,6 +54,7 @@ struct AnnexDaemon<'a> {
     wire: Wire,
     deaths: Deaths,
     relay: RelayedConnections,
+    raw: RawSender,
     services: Vec<HostedService>,
 }
 
@@ -190,6 +192,7 @@ impl<'a> AnnexDaemon<'a> {
             deaths: wire.deaths()?,
             wire,
             relay,
+            raw: RawSender::open().context("opening raw sockets")?,
             services: services.collect(),
         })
     }
@@ -236,9 +239,7 @@ impl<'a> AnnexDaemon<'a> {
                 let was_started = service.hosted.forget(&client);
                 service.hosted.handle(
                     AnnexRequest::Drop(client),
-                    index,
-                    &mut service.pool,
-                    &mut self.relay,
+                    (index, &mut service.pool, &mut self.relay, &self.raw),
                 );
                 if was_started {
                     end(vip, &[client]);
@@ -247,7 +248,7 @@ impl<'a> AnnexDaemon<'a> {
             }
             request => service
                 .hosted
-                .handle(request, index, &mut service.pool, &mut self.relay),
+                .handle(request, (index, &mut service.pool, &mut self.relay, &self.raw)),
         };
         if let Some(reply) = reply {
             let _ = replies.send(reply); // fails only if the link has ended

@@ -242,6 +242,15 @@ impl RestoredSocket {
         Ok(())
     }
 
+    /// The sequence number of the first byte of input that the socket does not have in order.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn receive_next(&self) -> Result<Seq, RestoreError> {
+        select_queue(&self.socket, RECEIVE_QUEUE)?;
+        self.queue_seq()
+    }
+
     /// Lets the socket speak. Unless `quiet`, it sends a window probe at once.
     ///
     /// # Errors

@@ -18,15 +18,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::Instant;
 use crate::migration::MigrationReport;
 pub use crate::serving::{AnnexId, ServingNode};
-use crate::{Instant, Seq};
 
 /// Maximum number of annexes of a service.
 pub const ANNEXES_MAX: usize = 8;
 /// Maximum number of connections that a wire moves at a time.
 const MOVES_MAX: usize = 48;
-/// Time in which the log must be read and the socket made. A restored socket's timestamp clock allows for no more.
+/// Time in which the log must be read and the socket made. Meanwhile the client gets nothing.
 pub const RESTORE_MAX: Duration = Duration::from_secs(1);
 
 /// How far a move is. The picture is in the module's documentation.
@@ -130,8 +130,6 @@ pub struct Annexes {
     report: MigrationReport,
     /// Number of drains that were asked for, and of those that are over. They are carried out in order.
     drains: (u64, u64),
-    /// How far the new node of a started connection has the input. The wire must not acknowledge more for it.
-    started_at: BTreeMap<SocketAddr, Seq>,
 }
 
 impl Annexes {
@@ -333,16 +331,6 @@ impl Annexes {
         unreleased.map(|(&client, _)| client).collect()
     }
 
-    /// The new node of a started connection has the input up to `end`.
-    pub fn note_input(&mut self, client: SocketAddr, end: Seq) {
-        self.started_at.insert(client, end);
-    }
-
-    /// The started connection's socket speaks. Returns how far it had the input when it was started.
-    pub fn take_input(&mut self, client: &SocketAddr) -> Option<Seq> {
-        self.started_at.remove(client)
-    }
-
     /// The connection's socket was started on its new node. Returns the connection, if it was on its way.
     pub fn on_started(&mut self, client: SocketAddr) -> Option<MovingConnection> {
         let one = *self.moves.get(&client).filter(|one| one.phase.is_released())?;
@@ -360,7 +348,6 @@ impl Annexes {
     /// The connection has ended, or is this node's own from now on. Returns the nodes that have a socket of it, or may have one.
     pub fn forget(&mut self, client: &SocketAddr) -> Vec<ServingNode> {
         self.ordered.remove(client);
-        self.started_at.remove(client);
         let mut nodes: Vec<_> = self
             .guests
             .remove(client)

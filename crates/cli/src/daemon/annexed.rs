@@ -59,13 +59,9 @@ impl LinuxKernel {
                         reason,
                     }
                 }
-                LinkEvent::Reply(AnnexReply::Live { client, offered }) => {
-                    if !self.annexes.must_wake(service, client) {
-                        continue;
-                    }
-                    ServiceInput::LiveAt { client, offered }
+                LinkEvent::Reply(AnnexReply::Welcome { .. } | AnnexReply::Live(_) | AnnexReply::Pong) => {
+                    continue;
                 }
-                LinkEvent::Reply(AnnexReply::Welcome { .. } | AnnexReply::Pong) => continue,
             };
             self.read_all(node);
             node.handle(self.now(), service, input);
@@ -96,11 +92,12 @@ impl LinuxKernel {
                 client: endpoint.client,
                 reason: "the other node is not the primary".to_owned(),
             }),
-            request => resources
-                .hosted
-                .handle(request, service, &mut resources.pool, &mut self.relay),
+            request => {
+                let place = (service, &mut resources.pool, &mut self.relay, &self.raw);
+                resources.hosted.handle(request, place)
+            }
         };
-        if let Some(AnnexReply::Live { client, .. }) = &reply {
+        if let Some(AnnexReply::Live(client)) = &reply {
             resources.hosted.forget(client); // it is an ordinary connection of this primary
         }
         if let Some(reply) = reply {
@@ -142,7 +139,6 @@ impl LinuxKernel {
             return Err("its input is too long".to_owned());
         }
         let is_quiet = connection.is_quiet(endpoint);
-        self.annexes.note_quiet(service, endpoint.client, is_quiet);
         let request = AnnexRequest::Start(Box::new(StartRequest {
             client: endpoint.client,
             late,

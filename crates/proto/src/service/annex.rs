@@ -9,7 +9,6 @@ use crate::annex::{AnnexId, MovingConnection, ServingNode};
 use crate::connection::Connection;
 use crate::role::Role;
 use crate::table::ConnectionId;
-use crate::takeover::wake_up_to;
 
 impl Service {
     /// The clients whose connections live on annexes, as this wire knows them.
@@ -293,28 +292,12 @@ impl Service {
             return;
         };
         if self.annexes.on_started(client).is_some() {
-            if let Some(entry) = self.table.get(connection) {
-                self.annexes.note_input(client, entry.endpoint().receive_next);
-            }
             self.table.change(connection, Connection::expect_released);
             self.incoming.on_decided(client);
             self.tell_peer(now);
         }
         self.move_guests(now);
         self.leave_without_guests(now);
-    }
-
-    /// A moved connection's socket speaks: wakes its client.
-    pub(super) fn on_live_at(&mut self, now: Instant, client: SocketAddr, offered: u32) {
-        if self.role() != Role::Backup {
-            return;
-        }
-        let connection = self.table.find(client).and_then(|id| self.table.get(id));
-        // What came since went to the new node's socket. If something before it is missing there, only the client can repeat it.
-        let end = self.annexes.take_input(&client);
-        let packets = connection.map(|connection| wake_up_to(connection, offered, end, now));
-        let packets = packets.into_iter().flatten().map(ServiceAction::Transmit);
-        self.actions.extend(packets);
     }
 
     /// No annex has this client's connection any more: it has ended, or is this node's own from now on.

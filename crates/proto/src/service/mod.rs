@@ -163,13 +163,6 @@ pub enum ServiceInput {
         /// The connection.
         connection: ConnectionId,
     },
-    /// The socket of a connection that has moved speaks.
-    LiveAt {
-        /// The client.
-        client: SocketAddr,
-        /// The window that the socket offers its client, in bytes.
-        offered: u32,
-    },
     /// The application on this node is in this state now.
     Server(ApplicationState),
     /// The processes of these clients' connections died on this node, but the service lives.
@@ -490,7 +483,6 @@ impl Service {
             ServiceInput::RestoredAt { client, node } => self.on_restored_at(now, client, node),
             ServiceInput::RefusedAt { client, node, reason } => self.on_refused_at(now, client, node, reason),
             ServiceInput::StartedAt { connection } => self.on_started_at(now, connection),
-            ServiceInput::LiveAt { client, offered } => self.on_live_at(now, client, offered),
         }
         self.judge_direct(now);
     }

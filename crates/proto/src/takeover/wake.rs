@@ -1,8 +1,8 @@
 //! The packets that wake a client.
 
+use crate::Instant;
 use crate::connection::{Connection, Endpoint};
 use crate::packet::{Flags, Segment, TcpOptions, Timestamps};
-use crate::{Instant, Seq};
 
 /// Initial window, in segments (RFC 6928).
 const FIRST: usize = 10;
@@ -19,27 +19,28 @@ const TIMESTAMPS: usize = 12;
 /// died may be lost, and the restored socket has no estimate of the path yet, so the socket would resend them only after its first timeout.
 /// A client that has these bytes drops them.
 pub fn wake(connection: &Connection, offered: u32, now: Instant) -> Vec<Vec<u8>> {
-    wake_up_to(connection, offered, None, now)
+    let endpoint = connection.endpoint();
+    let output = connection.unacknowledged_output(&endpoint).flatten();
+    let output: Vec<u8> = output.copied().take(output_max(&endpoint)).collect();
+    wake_from(&endpoint, &output, offered, now)
 }
 
-/// As [`wake`], but the packets acknowledge input up to `end` at most.
-pub(crate) fn wake_up_to(
-    connection: &Connection,
-    offered: u32,
-    end: Option<Seq>,
-    now: Instant,
-) -> Vec<Vec<u8>> {
-    let mut endpoint = connection.endpoint();
-    if let Some(end) = end.filter(|end| endpoint.receive_next.distance_from(*end) > 0) {
-        endpoint.receive_next = end;
-    }
-    let acknowledgement = acknowledgement(&endpoint, offered, now);
+/// Maximum number of bytes of output in the packets that wake a client.
+pub fn output_max(endpoint: &Endpoint) -> usize {
+    FIRST * size_of_payload(endpoint)
+}
+
+fn size_of_payload(endpoint: &Endpoint) -> usize {
     let options = endpoint.timestamps.map_or(0, |_| TIMESTAMPS);
-    let size = usize::from(endpoint.mss).saturating_sub(options).max(1);
-    let output = connection.unacknowledged_output(&endpoint).flatten();
-    let bytes: Vec<u8> = output.copied().take(FIRST * size).collect();
+    usize::from(endpoint.mss).saturating_sub(options).max(1)
+}
+
+/// As [`wake`], for a connection of which only this is known. `output`: what the client has not acknowledged, or its beginning.
+pub fn wake_from(endpoint: &Endpoint, output: &[u8], offered: u32, now: Instant) -> Vec<Vec<u8>> {
+    let acknowledgement = acknowledgement(endpoint, offered, now);
+    let output = &output[..output.len().min(output_max(endpoint))];
     let mut seq = endpoint.send_unacknowledged;
-    let segments = bytes.chunks(size).map(|payload| {
+    let segments = output.chunks(size_of_payload(endpoint)).map(|payload| {
         let segment = Segment {
             seq,
             payload,

@@ -6,20 +6,18 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use linux::raw::RawSender;
 use linux::repair::{Pool, RestoredSocket};
 use proto::Instant;
 use proto::action::ServiceIndex;
 use proto::connection::Endpoint;
+use proto::takeover::{output_max, wake_from};
 
 use super::super::relay::{Handover, HandoverContent, RelayedConnections};
 use super::super::sealed::begin;
 use super::links::SILENT_MAX;
 use super::message::{AnnexReply, AnnexRequest, MAGIC, MESSAGE, StartRequest, WakeAgent, WireHello};
 use crate::config::SecretKey;
-
-/// A restored socket's timestamp clock begins this much ahead. The wire's clock runs on while the request is under way, and the wire wakes the
-/// client with it. A socket whose clock is behind would be ignored (PAWS, RFC 7323 section 5).
-const CLOCK_AHEAD: Duration = Duration::from_secs(2);
 
 /// A request, and how to answer it.
 pub struct AnnexCall {
@@ -111,11 +109,19 @@ fn serve_link(
     outcome
 }
 
+/// A socket that does not speak yet.
+struct HostedSocket {
+    endpoint: Endpoint,
+    /// The beginning of the output that the client has not acknowledged.
+    output: Vec<u8>,
+    socket: RestoredSocket,
+}
+
 /// What a node has of a service for a wire.
 #[derive(Default)]
 pub struct HostedConnections {
     /// Sockets that do not speak yet.
-    restoring: BTreeMap<SocketAddr, (Endpoint, RestoredSocket)>,
+    restoring: BTreeMap<SocketAddr, HostedSocket>,
     /// Clients whose connections were started here.
     started: BTreeSet<SocketAddr>,
 }
@@ -149,9 +155,7 @@ impl HostedConnections {
     pub fn handle(
         &mut self,
         request: AnnexRequest,
-        service: ServiceIndex,
-        pool: &mut Pool,
-        relay: &mut RelayedConnections,
+        (service, pool, relay, raw): (ServiceIndex, &mut Pool, &mut RelayedConnections, &RawSender),
     ) -> Option<AnnexReply> {
         let now = linux::clock::now();
         let (client, outcome) = match request {
@@ -163,7 +167,7 @@ impl HostedConnections {
                 endpoint.client,
                 self.restore(*endpoint, &output, (now, then), pool),
             ),
-            AnnexRequest::Start(request) => (request.client, self.start(*request, service, relay)),
+            AnnexRequest::Start(request) => (request.client, self.start(*request, service, relay, raw)),
             AnnexRequest::Drop(client) => {
                 self.restoring.remove(&client);
                 return None;
@@ -185,15 +189,22 @@ impl HostedConnections {
         (now, then): (Instant, u64),
         pool: &mut Pool,
     ) -> Result<AnnexReply, String> {
+        // The two nodes' clocks are not compared. The time of the request's way is missing from the age, so the socket's clock is a little
+        // behind the server's before. It is never behind what the client has seen: that server has said nothing since.
         if let Some(clock) = &mut endpoint.timestamps {
-            let age = Duration::from_nanos(then.saturating_sub(clock.at.as_nanos()));
-            clock.at = now - (age + CLOCK_AHEAD);
+            clock.at = now - Duration::from_nanos(then.saturating_sub(clock.at.as_nanos()));
         }
         let socket = RestoredSocket::new(pool, &endpoint, std::iter::once(output))
             .and_then(|socket| socket.make_ready().map(|()| socket))
             .map_err(|error| error.to_string())?;
         let client = endpoint.client;
-        self.restoring.insert(client, (endpoint, socket));
+        let output = output[..output.len().min(output_max(&endpoint))].to_vec();
+        let hosted = HostedSocket {
+            endpoint,
+            output,
+            socket,
+        };
+        self.restoring.insert(client, hosted);
         Ok(AnnexReply::Restored(client))
     }
 
@@ -202,6 +213,7 @@ impl HostedConnections {
         request: StartRequest,
         service: ServiceIndex,
         relay: &mut RelayedConnections,
+        raw: &RawSender,
     ) -> Result<AnnexReply, String> {
         let StartRequest {
             client,
@@ -209,10 +221,21 @@ impl HostedConnections {
             is_quiet,
             content,
         } = request;
-        let (_, socket) = self.restoring.remove(&client).ok_or("its socket was not made")?;
+        let HostedSocket {
+            mut endpoint,
+            output,
+            socket,
+        } = self.restoring.remove(&client).ok_or("its socket was not made")?;
         socket.feed(&late).map_err(|error| error.to_string())?;
+        if !is_quiet {
+            // Before the socket speaks, because it may acknowledge more at any time. It may have later segments out of order. If something
+            // before them is missing, only the client can repeat it.
+            endpoint.receive_next = socket.receive_next().map_err(|error| error.to_string())?;
+            for packet in wake_from(&endpoint, &output, 0, linux::clock::now()) {
+                raw.send(&packet).map_err(|error| error.to_string())?;
+            }
+        }
         let socket = socket.activate(is_quiet).map_err(|error| error.to_string())?;
-        let offered = linux::repair::offered_window(&socket).unwrap_or(0);
         let id = relay.add_live(service, client, linux::clock::now());
         relay.hand_over(Handover {
             id,
@@ -222,6 +245,6 @@ impl HostedConnections {
             content: HandoverContent::Planned(Box::new(content)),
         });
         self.started.insert(client);
-        Ok(AnnexReply::Live { client, offered })
+        Ok(AnnexReply::Live(client))
     }
 }

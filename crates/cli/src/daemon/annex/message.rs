@@ -81,13 +81,8 @@ pub enum AnnexReply {
         /// Why.
         reason: String,
     },
-    /// The socket speaks.
-    Live {
-        /// The client.
-        client: SocketAddr,
-        /// The window that it offers, in bytes.
-        offered: u32,
-    },
+    /// The socket speaks, and has woken its client.
+    Live(SocketAddr),
     /// The answer to `Ping`.
     Pong,
 }

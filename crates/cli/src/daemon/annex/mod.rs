@@ -7,7 +7,7 @@ pub(crate) mod host;
 pub(crate) mod links;
 pub(crate) mod message;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::mpsc::{Receiver, channel};
 
@@ -40,8 +40,6 @@ pub struct AnnexNodes {
     calls: Option<Receiver<AnnexCall>>,
     /// Where connections live.
     guests: BTreeMap<(ServiceIndex, SocketAddr), ServingNode>,
-    /// Connections whose sockets need not wake their clients.
-    quiet: BTreeSet<(ServiceIndex, SocketAddr)>,
 }
 
 impl AnnexNodes {
@@ -187,19 +185,5 @@ impl AnnexNodes {
                     .set_guests(own.map(|((_, client), _)| *client).collect());
             }
         }
-    }
-
-    /// Notes whether the connection's new socket must wake its client.
-    pub fn note_quiet(&mut self, service: ServiceIndex, client: SocketAddr, is_quiet: bool) {
-        if is_quiet {
-            self.quiet.insert((service, client));
-        } else {
-            self.quiet.remove(&(service, client));
-        }
-    }
-
-    /// Whether the connection's new socket, which speaks now, must wake its client.
-    pub fn must_wake(&mut self, service: ServiceIndex, client: SocketAddr) -> bool {
-        !self.quiet.remove(&(service, client))
     }
 }
