@@ -45,18 +45,7 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
     let log = log.transpose()?;
     let epoch = testbed.epoch();
     let mut problems = Vec::new();
-    let moved = if options.fault.follows_a_move() {
-        run.step("move");
-        let (moved_at, protected_ms) = move_away(&testbed, options, &mut problems)?;
-        Some((moved_at, Some(protected_ms)))
-    } else if options.fault.hits_annex() {
-        run.step("move");
-        let moved_at = move_to_annex(&testbed, &mut problems)?;
-        std::thread::sleep(STALL_WINDOW);
-        Some((moved_at, None)) // protected all the time
-    } else {
-        None
-    };
+    let moved = move_first(&testbed, options, &mut problems, run)?;
     let (moved_at, protected_ms) = moved.unzip();
     run.step("fault");
     let fault_at = inject(&testbed, options, target)?;
@@ -105,6 +94,27 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
         clock,
         judged,
     })
+}
+
+/// Moves the connections before a fault that needs it. Returns the time just before the order, and how long the connections were not protected.
+fn move_first(
+    testbed: &Testbed,
+    options: &PairOptions,
+    problems: &mut Vec<String>,
+    run: &LabRun<'_>,
+) -> Result<Option<(Instant, Option<f64>)>> {
+    if options.fault.follows_a_move() {
+        run.step("move");
+        let (moved_at, protected_ms) = move_away(testbed, options, problems)?;
+        return Ok(Some((moved_at, Some(protected_ms))));
+    }
+    if options.fault.hits_annex() {
+        run.step("move");
+        let moved_at = move_to_annex(testbed, problems)?;
+        std::thread::sleep(STALL_WINDOW);
+        return Ok(Some((moved_at, None))); // protected all the time
+    }
+    Ok(None)
 }
 
 /// Moves all connections from node a to node b, and waits until node a protects those that are still open. Returns the time just before the
