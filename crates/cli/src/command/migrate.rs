@@ -88,16 +88,13 @@ fn check_peer(state_dir: &Path, wish: &MigrateOptions) -> Result<(), CommandErro
         return Ok(());
     }
     let names: Vec<_> = annexes.iter().map(|annex| annex.name.as_str()).collect();
-    let why = format!(
-        "the other node of {} is {}; its annexes: {}",
-        wish.service,
-        status.peer.name,
-        if names.is_empty() {
-            "none".to_owned()
-        } else {
-            names.join(", ")
-        }
+    let mut why = format!(
+        "the other node of {} is {}, not {}",
+        wish.service, status.peer.name, wish.to
     );
+    if !names.is_empty() {
+        why += &format!("; its annexes: {}", names.join(", "));
+    }
     Err(CommandError::Use(why))
 }
 

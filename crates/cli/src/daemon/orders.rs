@@ -34,9 +34,7 @@ pub fn give(node: &mut Core, kernel: &LinuxKernel, peer: &str, order: &Order) ->
             let annex = kernel.annexes.annexes(index).find(|(name, _)| *name == to);
             let annex = annex.map(|(_, id)| id);
             if to != peer && annex.is_none() {
-                return Err(format!(
-                    "the other node of {service} is {peer}, and it has no annex {to}"
-                ));
+                return Err(format!("the other node of {service} is {peer}, not {to}"));
             }
             migrate(node, index, (*client, annex), *within_ms)
                 .map_err(|why| format!("no connection of {service} can move: {why}"))
