@@ -58,7 +58,8 @@ struct AnnexDaemon<'a> {
     services: Vec<HostedService>,
 }
 
-/// Runs the annex until SIGTERM or SIGINT. The caller holds the lock of the state directory. At the end, gives the connections back to their wires and restores the network as it was found.
+/// Runs the annex until SIGTERM or SIGINT. The caller holds the lock of the state directory. At the end, gives the connections back to their
+/// wires, and restores the network as it was found.
 ///
 /// # Errors
 /// The step of the start or of the cleanup that failed.

@@ -1,6 +1,6 @@
 //! Sets up the wire, the network and the other parts of an agent, either from nothing or by adopting the state that an earlier agent left.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
@@ -9,7 +9,6 @@ use linux::spill::SpillDir;
 use linux::wire::{Wire, WireOptions, WireService};
 use proto::Instant;
 use proto::action::{Gate, ServiceIndex};
-use proto::annex::AnnexId;
 use proto::connection::AtLimit;
 use proto::detector::DetectorConfig;
 use proto::follower::Opaque;
@@ -19,6 +18,7 @@ use proto::service::ServiceConfig;
 use proto::spill::Spills;
 use proto::table::TableConfig;
 
+use super::annex::guided_to_annexes;
 use super::health::HealthWatch;
 use super::kernel::{LinuxKernel, part_behind};
 use super::own::first_own_client;
@@ -118,23 +118,9 @@ fn found_of(config: &Config, wire: &Wire, index: ServiceIndex) -> proto::service
         taken: wire.held(index),
         reversed_here: wire.reversed_here(index),
         reversed_there: wire.reversed_there(index),
-        annexed: annexed(wire, index, &config.services[usize::from(index)]),
+        annexed: guided_to_annexes(wire, index, &config.services[usize::from(index)]),
         orphans: wire.dying(index),
     }
-}
-
-/// The clients whose connections an earlier agent has guided to annexes.
-fn annexed(
-    wire: &Wire,
-    index: ServiceIndex,
-    service: &config::ServiceSettings,
-) -> Vec<(SocketAddr, AnnexId)> {
-    let guests = wire.annexed(index).into_iter();
-    let named = guests.filter_map(|(client, number)| {
-        let annex = service.annexes.get(usize::from(number))?;
-        Some((client, AnnexId::of(&annex.name)))
-    });
-    named.collect()
 }
 
 /// Applies only under `fail-stop`. If no agent ran on this node for the agent timeout or longer, the backup may have gone on alone. Then

@@ -16,7 +16,7 @@ use linux::wire::Wire;
 use proto::action::ServiceIndex;
 use proto::annex::{AnnexId, ServingNode};
 
-use crate::config::{Config, SecretKey};
+use crate::config::{Config, SecretKey, ServiceSettings};
 use host::AnnexCall;
 use links::{AnnexLink, FromLink, LinkPlace};
 use message::{AnnexRequest, WakeAgent};
@@ -40,6 +40,20 @@ pub struct AnnexNodes {
     calls: Option<Receiver<AnnexCall>>,
     /// Where connections live.
     guests: BTreeMap<(ServiceIndex, SocketAddr), ServingNode>,
+}
+
+/// The clients whose connections an earlier agent has guided to annexes, each with the annex.
+pub fn guided_to_annexes(
+    wire: &Wire,
+    index: ServiceIndex,
+    service: &ServiceSettings,
+) -> Vec<(SocketAddr, AnnexId)> {
+    let guests = wire.annexed(index).into_iter();
+    let named = guests.filter_map(|(client, number)| {
+        let annex = service.annexes.get(usize::from(number))?;
+        Some((client, AnnexId::of(&annex.name)))
+    });
+    named.collect()
 }
 
 impl AnnexNodes {
@@ -100,26 +114,12 @@ impl AnnexNodes {
         let listener = TcpListener::bind((any, port))
             .with_context(|| format!("listening at TCP port {port} for connections that move back"))?;
         known.calls = Some(host::serve(listener, key, wake.clone())?);
-        for service in (0..).take(config.services.len()) {
-            for (client, node) in known.found(wire, service) {
-                known.note_guest(service, client, ServingNode::Annex(node));
+        for (index, service) in (0..).zip(&config.services) {
+            for (client, annex) in guided_to_annexes(wire, index, service) {
+                known.note_guest(index, client, ServingNode::Annex(annex));
             }
         }
         Ok(known)
-    }
-
-    /// Where connections live that an earlier agent has guided to annexes.
-    pub fn found(&self, wire: &Wire, service: ServiceIndex) -> Vec<(SocketAddr, AnnexId)> {
-        let guests = wire.annexed(service).into_iter();
-        let named = guests.filter_map(|(client, number)| {
-            let mut nodes = self.nodes.iter();
-            let known = nodes.find(|known| known.service == service && known.number == Some(number))?;
-            match known.node {
-                ServingNode::Annex(id) => Some((client, id)),
-                ServingNode::Primary => None,
-            }
-        });
-        named.collect()
     }
 
     /// Whether this node is the wire of a service. Only then it has links to nodes that may take the service's connections.

@@ -1,44 +1,13 @@
 //! CoRAL's evaluation (Aghdaie and Tamir, PDCS 2003), section 4: throughput, failover and integration of pairs with a stage
 //! (docs/restart-staged.md). Judged on the kernel.
 
-use super::claim::{ClaimEvidence, Expected, FigureClaim, FigureClaimResult, percent};
-use super::measured::MeasuredValues;
+use super::claim::{Expected, FigureClaim, FigureClaimResult, percent};
+use super::measured::{MeasuredValues, claim, unmeasured};
 use crate::bench::coral_samples::SERVERS;
 use crate::bench::target::median;
 use crate::figure::results::Results;
 
 const PAIR: &str = SERVERS[2];
-
-const fn claim(
-    id: &'static str,
-    section: &'static str,
-    (statement, paper): (&'static str, &'static str),
-    figure: &'static str,
-    expected: Expected,
-    find: fn(&Results) -> Option<FigureClaimResult>,
-) -> FigureClaim {
-    FigureClaim {
-        id,
-        section,
-        statement,
-        paper,
-        figure,
-        evidence: ClaimEvidence::Kernel,
-        expected,
-        find,
-    }
-}
-
-/// A claim that no measurement here can answer.
-const fn unmeasured(
-    id: &'static str,
-    section: &'static str,
-    what: (&'static str, &'static str),
-    figure: &'static str,
-    why: &'static str,
-) -> FigureClaim {
-    claim(id, section, what, figure, Expected::NotMeasured(why), |_| None)
-}
 
 pub const CLAIMS: &[FigureClaim] = &[
     claim(

@@ -1,8 +1,8 @@
 //! The FT-TCP paper (DSN 2003), sections 5.2 to 5.4: throughput, latency, and failures. Judged on the kernel. `ttcp` is the benchmark's sink,
 //! Redis takes the place of Samba, and a paced download that of the streaming server (docs/ft-tcp.md).
 
-use super::claim::{ClaimEvidence, Expected, FigureClaim, FigureClaimResult, OURS, percent};
-use super::measured::MeasuredValues;
+use super::claim::{Expected, FigureClaim, FigureClaimResult, OURS, percent};
+use super::measured::{MeasuredValues, claim, unmeasured};
 use crate::figure::measured::{paced, reply, throughput};
 use crate::figure::results::{Results, greatest, least};
 
@@ -24,37 +24,6 @@ const INPUT_MB: [u64; 2] = [16, 144];
 const NOTHING_WAITS: &str = "the wire logs a packet while it forwards it, so nothing waits for the backup";
 const NO_SAMBA: &str =
     "Samba is not among the servers, and what the wire costs does not depend on system calls";
-
-const fn claim(
-    id: &'static str,
-    section: &'static str,
-    (statement, paper): (&'static str, &'static str),
-    figure: &'static str,
-    expected: Expected,
-    find: fn(&Results) -> Option<FigureClaimResult>,
-) -> FigureClaim {
-    FigureClaim {
-        id,
-        section,
-        statement,
-        paper,
-        figure,
-        evidence: ClaimEvidence::Kernel,
-        expected,
-        find,
-    }
-}
-
-/// A claim that no measurement here can answer.
-const fn unmeasured(
-    id: &'static str,
-    section: &'static str,
-    what: (&'static str, &'static str),
-    figure: &'static str,
-    why: &'static str,
-) -> FigureClaim {
-    claim(id, section, what, figure, Expected::NotMeasured(why), |_| None)
-}
 
 pub const CLAIMS: &[FigureClaim] = &[
     claim(

@@ -1,5 +1,6 @@
 //! The values that the claims about measured papers compare.
 
+use super::claim::{ClaimEvidence, Expected, FigureClaim, FigureClaimResult};
 use crate::bench::target::median;
 use crate::figure::results::Results;
 use crate::figure::rows::Rows;
@@ -32,4 +33,36 @@ impl<'a> MeasuredValues<'a> {
     pub fn ratio(self, what: &str, variant: &str, other: &str) -> Option<f64> {
         Some(self.middle(what, variant)? / self.middle(what, other)?)
     }
+}
+
+/// A claim that measurements on the kernel decide.
+pub(super) const fn claim(
+    id: &'static str,
+    section: &'static str,
+    (statement, paper): (&'static str, &'static str),
+    figure: &'static str,
+    expected: Expected,
+    find: fn(&Results) -> Option<FigureClaimResult>,
+) -> FigureClaim {
+    FigureClaim {
+        id,
+        section,
+        statement,
+        paper,
+        figure,
+        evidence: ClaimEvidence::Kernel,
+        expected,
+        find,
+    }
+}
+
+/// A claim that no measurement here can answer.
+pub(super) const fn unmeasured(
+    id: &'static str,
+    section: &'static str,
+    what: (&'static str, &'static str),
+    figure: &'static str,
+    why: &'static str,
+) -> FigureClaim {
+    claim(id, section, what, figure, Expected::NotMeasured(why), |_| None)
 }

@@ -24,7 +24,7 @@ struct AnnexedWire {
     now: Instant,
     heard: u64,
     client: SocketAddr,
-    /// What is to be started cannot be.
+    /// The new node of a connection cannot start its socket.
     fails_to_start: bool,
 }
 
