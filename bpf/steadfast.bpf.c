@@ -206,7 +206,7 @@ static __always_inline int carry_reversed(struct __sk_buff *skb, struct parsed *
 	_Bool is_logged = from_peer(skb, state) && is_returned(packet);
 	if (packet->direction == DIRECTION_OUT && !is_logged)
 		return dropped(packet->service, REASON_FOREIGN_VOICE);
-	if (is_logged && mark_returned(skb, packet, 0))
+	if (is_returned(packet) && mark_returned(skb, packet, 0)) /* a client must not set the mark */
 		return TC_ACT_SHOT;
 	/* If this node stood still for longer than its lease, the primary may have gone on with the connection meanwhile. */
 	if (packet->direction == DIRECTION_OUT)
@@ -333,6 +333,21 @@ static __noinline int take_reversed(struct __sk_buff *skb, struct parsed *packet
 	return take(skb, packet);
 }
 
+/*
+ * Handles a segment that the primary has sent back to the backup, as a reversed connection's wire, and that the backup has sent here again: the
+ * backup does not have the connection any more. So the connection is an ordinary one of this primary from now on. If the primary has no socket
+ * for it either, its stack answers with a RST. The agent learns it from the mark in its log.
+ */
+static __always_inline int take_home(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	int outcome = log_segment(skb, packet, state);
+	count(packet->service, outcome);
+	if (outcome != REASON_LOGGED_IN || mark_returned(skb, packet, 0))
+		return TC_ACT_SHOT;
+	struct client_key client = client_of(packet);
+	bpf_map_delete_elem(&held, &client);
+	return same_address(packet->ip.source, state->own_address) ? deliver_here(skb) : TC_ACT_OK;
+}
+
 /* Handles a segment at any gate except GATE_OFF. At GATE_PRIMARY, the segment belongs to a reversed connection. */
 static __always_inline int carry(struct __sk_buff *skb, struct parsed *packet, struct service_state *state, __u32 gate) {
 	switch (gate) {
@@ -341,6 +356,8 @@ static __always_inline int carry(struct __sk_buff *skb, struct parsed *packet, s
 			return carry_reversed(skb, packet, state);
 		return log_and_release(skb, packet, state);
 	case GATE_PRIMARY:
+		if (packet->direction == DIRECTION_IN && is_returned(packet) && from_peer(skb, state))
+			return take_home(skb, packet, state);
 		return log_and_release(skb, packet, state);
 	case GATE_TAKEOVER:
 		if (packet->direction == DIRECTION_OUT)

@@ -117,6 +117,16 @@ pub struct Segment<'a> {
     pub payload: &'a [u8],
 }
 
+/// `LOGGED_BIT` of `bpf/abi.h`: a reserved bit of the byte with TCP's data offset.
+pub const LOGGED_BIT: u8 = 4;
+
+/// Whether an IP packet with a TCP segment has the mark of a reversed connection's wire, which has logged it and sent it back
+/// (docs/migration.md).
+pub fn is_returned(packet: &[u8]) -> bool {
+    let body = IpSlice::from_slice(packet).map(|ip| ip.payload().payload.get(12).copied());
+    body.is_ok_and(|offset| offset.is_some_and(|offset| offset & LOGGED_BIT != 0))
+}
+
 impl<'a> Segment<'a> {
     /// Parses an IP packet that starts at `packet[0]`. Bytes behind the IP length (Ethernet padding) are ignored.
     ///

@@ -249,6 +249,33 @@ fn a_new_connection_of_the_client_is_the_primarys() {
     }
 }
 
+/// The backup has no entry of the connection any more, but the primary has one: the client's next segment ends this, does not run in a circle
+/// between the nodes, and is answered by the primary's stack.
+#[test]
+fn what_the_backup_does_not_have_is_the_primarys() {
+    for family in Family::BOTH {
+        let Some(reversed) = ReversedConnection::new("what_the_backup_does_not_have_is_the_primarys", family)
+        else {
+            return;
+        };
+        let (service, clients) = (family.service(), [reversed.address]);
+        reversed.backup.forget_clients(service, &clients).expect("forget");
+        let rings = reversed.primary.rings().expect("rings");
+        let timeout = Some(Duration::from_secs(10));
+        reversed.client.set_read_timeout(timeout).expect("timeout");
+        (&reversed.client).write_all(b"stray").expect("write");
+        let answer = (&reversed.client).read(&mut [0; 1]);
+        assert_eq!(
+            answer.expect_err("a reset").kind(),
+            std::io::ErrorKind::ConnectionReset
+        );
+        assert!(reversed.primary.reversed_there(service).is_empty());
+        let [input, _] = payload_in(&rings);
+        assert_eq!(input, 2 * b"stray".len(), "the first way, and the way home");
+        assert_eq!(reversed.primary.counter(family, "logged_in_packets"), 2);
+    }
+}
+
 /// A new agent of either node goes on with what the earlier one left.
 #[test]
 fn new_agents_leave_it_reversed() {

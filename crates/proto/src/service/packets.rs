@@ -1,10 +1,12 @@
 //! Packets of the wire's log, what a takeover does with the connections, and the windows of clients whose logs grow.
 
+use std::net::SocketAddr;
+
 use super::Service;
 use crate::Instant;
 use crate::action::{OperatorReport, ServiceAction};
 use crate::connection::{CapChange, Endpoint};
-use crate::packet::{Checksum, Segment};
+use crate::packet::{Checksum, Segment, is_returned};
 use crate::role::Role;
 use crate::state_sync::StateSyncEvent;
 use crate::stream::{OnShelf, Shelf};
@@ -47,6 +49,9 @@ impl Service {
         if is_wire && direction == Direction::In {
             self.path.on_client(now);
         }
+        if !is_wire && direction == Direction::In && is_returned(packet) {
+            return self.take_home(now, segment.source);
+        }
         self.tell_table();
         let missed = self.missed_by_replica(direction, &segment);
         self.hurry_speaker(direction, &segment);
@@ -72,10 +77,10 @@ impl Service {
             // Only the client's old connection lives on the backup. The primary has the new one.
             TableChange::Handshake if direction == Direction::In => {
                 self.orphans.forget_taken(&segment.source);
-                self.reversed.forget(&[segment.source]);
-                if !is_wire {
-                    self.table.begin_anew(segment.source);
-                    self.remove_ended(now);
+                if is_wire {
+                    self.reversed.forget(&[segment.source]);
+                } else {
+                    self.take_home(now, segment.source);
                 }
             }
             TableChange::Ended(connection) => {
@@ -96,6 +101,13 @@ impl Service {
             | TableChange::Opened(_) => {}
         }
         self.tell_wire();
+    }
+
+    /// The connection of `client` does not live on the backup any more. If there is one, it is an ordinary one of this primary.
+    fn take_home(&mut self, now: Instant, client: SocketAddr) {
+        self.reversed.forget(&[client]);
+        self.table.begin_anew(client);
+        self.remove_ended(now);
     }
 
     /// Copies the bytes that the logs still need from `shelf`. The caller may then clear the shelf.

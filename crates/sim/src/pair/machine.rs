@@ -11,7 +11,7 @@ use proto::Instant;
 use proto::action::{Action, Gate, ServiceAction};
 use proto::follower::RestartPolicy;
 use proto::node::NodeConfig;
-use proto::packet::{Checksum, Segment};
+use proto::packet::{Checksum, Segment, is_returned};
 use proto::table::{ConnectionId, Direction};
 
 use super::application::{ApplicationFactory, ReadPace, Served, SimApplication};
@@ -24,7 +24,7 @@ use super::judge::Judge;
 use super::ledger::PacketSpeaker;
 use super::state_sync::{HookMessage, SimHook, SimServerState, SimStateSync};
 use super::thread::{AgentDatagram, AgentThread, Costs};
-use super::wire::{Fate, LogEnd, LoggedPacket, SimWire, WireSide, is_returned, mark_returned};
+use super::wire::{Fate, LogEnd, LoggedPacket, SimWire, WireSide, mark_returned};
 use crate::host::{EndpointId, Host, HostConfig};
 use crate::tcp;
 use crate::world::{Output, Port, SimNode as _};
@@ -508,7 +508,7 @@ impl Machine {
         match fate {
             Fate::Released | Fate::Unlogged => {
                 drop(judge);
-                return self.release(now, fate, direction, packet);
+                return self.release(now, fate, direction, packet, is_returned);
             }
             // If this node stood still for longer than its lease, the primary may have gone on with the connection meanwhile.
             Fate::Passed if self.until.is_some_and(|until| now >= until) => {}
@@ -547,8 +547,16 @@ impl Machine {
         }
     }
 
-    /// Sends a packet on, which the wire has logged, or could not log for too long. A primary sends a reversed connection's packet back.
-    fn release(&mut self, now: Instant, fate: Fate, direction: Direction, packet: Vec<u8>) {
+    /// Sends a packet on, which the wire has logged, or could not log for too long. A primary sends a reversed connection's packet back. A
+    /// packet that `is_returned` keeps its mark.
+    fn release(
+        &mut self,
+        now: Instant,
+        fate: Fate,
+        direction: Direction,
+        packet: Vec<u8>,
+        is_returned: bool,
+    ) {
         let mut judge = self.judge.borrow_mut();
         if fate == Fate::Released {
             judge.on_logged(self.config.number, direction, &packet);
@@ -571,7 +579,7 @@ impl Machine {
             judge.on_released(self.voice_of_primary(), direction, &packet);
         }
         drop(judge);
-        mark_returned(&mut packet, is_reversed);
+        mark_returned(&mut packet, is_reversed || is_returned);
         let port = match direction {
             Direction::Out if !is_reversed => CLIENTS,
             Direction::In | Direction::Out => PEER,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use proto::Instant;
 use proto::action::Gate;
 use proto::connection::{Cap, WindowPromise};
-use proto::packet::{Checksum, Segment};
+use proto::packet::{Checksum, LOGGED_BIT, Segment};
 use proto::table::Direction;
 
 use super::commit::is_cut;
@@ -108,11 +108,6 @@ pub(super) fn mark_returned(packet: &mut [u8], is_marked: bool) {
     }
 }
 
-/// Whether a packet has this mark.
-pub(super) fn is_returned(packet: &[u8]) -> bool {
-    offset_byte(packet).is_some_and(|offset| packet[offset] & LOGGED_BIT != 0)
-}
-
 /// Position of the byte with TCP's data offset and reserved bits. `None`: the packet is too short.
 fn offset_byte(packet: &[u8]) -> Option<usize> {
     let tcp = match packet.first()? >> 4 {
@@ -123,8 +118,6 @@ fn offset_byte(packet: &[u8]) -> Option<usize> {
     (at < packet.len()).then_some(at)
 }
 
-/// `LOGGED_BIT` of `bpf/abi.h`.
-const LOGGED_BIT: u8 = 4;
 /// Length of an IPv6 header, in bytes.
 const IPV6_HEADER: usize = 40;
 /// Position of the data offset in a TCP header.
@@ -450,7 +443,8 @@ impl SimWire {
         let held = self.held.get(&client).copied();
         match (self.gate, direction) {
             (Gate::Primary, _) if held.is_some_and(HeldState::is_elsewhere) => {
-                self.reach_reversed(now, side, (client, opens), direction, packet, is_local)
+                let from = (side, is_returned);
+                self.reach_reversed(now, from, (client, opens), direction, packet, is_local)
             }
             (Gate::Sole, Direction::In) if held.is_some_and(HeldState::is_elsewhere) => {
                 self.take(now, client, opens, packet, is_local(client))
@@ -493,7 +487,7 @@ impl SimWire {
     fn reach_reversed(
         &mut self,
         now: Instant,
-        side: WireSide,
+        (side, is_returned): (WireSide, bool),
         (client, opens): (SocketAddr, bool),
         direction: Direction,
         packet: &[u8],
@@ -510,6 +504,16 @@ impl SimWire {
                 self.log(now, direction, opens, packet, Fate::Held); // the agent forgets the old connection
                 self.held.remove(&client);
                 Fate::Local
+            }
+            // The backup does not have the connection any more.
+            (Direction::In, WireSide::Peer) if is_logged && is_returned => {
+                let mut packet = packet.to_vec();
+                mark_returned(&mut packet, true); // the agent learns it from the mark
+                let fate = self.log(now, direction, opens, &packet, Fate::Local);
+                if fate == Fate::Local {
+                    self.held.remove(&client);
+                }
+                fate
             }
             (Direction::In, _) if is_logged => self.log(now, direction, opens, packet, Fate::Released),
             (Direction::In, _) => self.take(now, client, opens, packet, is_local(client)),

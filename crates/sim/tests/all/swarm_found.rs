@@ -51,6 +51,13 @@ fn a_released_connection_is_not_given_back() {
     hold([scenario!("seed-20261127242764")]);
 }
 
+/// The primary's agent was killed between the release of a connection and the heartbeat that said so. The backup gave the connection back, but
+/// the primary's kernel still logged it for the backup. So the client's segments ran in a circle between the nodes, for ever.
+#[test]
+fn segments_do_not_run_in_a_circle() {
+    hold([scenario!("marked-segment-in-a-circle")]);
+}
+
 /// A worker of the primary died while connections moved to the backup. The backup said at once that it had adopted the worker's
 /// connections, but the wire did not hold them yet. The primary destroyed their sockets, and its kernel answered a client with a RST.
 #[test]
