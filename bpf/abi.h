@@ -103,7 +103,7 @@ enum held {
 	HELD_RESERVED = 3,  /* to move here; the other node may still keep it */
 	HELD_VIA_PEER = 4,  /* reversed, on the backup: local, but all its segments pass the primary first, which logs them */
 	HELD_LOGGED = 5,    /* reversed, on the primary: lives on the backup; this node logs its segments and sends them on */
-	HELD_ANNEX = 0x100, /* lives on an annex, whose index is in the lowest byte; on the wire (docs/annex.md) */
+	HELD_ANNEX = 0x100, /* lives on an annex, whose index is in the lowest byte; on the wire and the primary (docs/annex.md) */
 	HELD_LEAVING = 0x200, /* as HELD_RESERVED, of a connection that lives on an annex, whose index is in the lowest byte */
 };
 
@@ -196,6 +196,8 @@ enum reason {
 	REASON_LOCAL_REFUSED,     /* a program on this node could not be treated like any other client; its connect(2) failed */
 	REASON_CAME_BACK,         /* the peer has sent back this packet for the primary, so neither node is the primary; dropped */
 	REASON_SENT_DIRECTLY,     /* a segment that the primary sent straight to its client; a copy without payload went to the wire */
+	REASON_CARRIED_IN,        /* a client's segment that this node, which is no wire, sent to the annex that has the connection */
+	REASON_CARRIED_OUT,       /* an annex's segment that this node sent on */
 	REASON_COUNT,
 };
 

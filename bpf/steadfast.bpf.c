@@ -334,6 +334,40 @@ static __noinline int take_reversed(struct __sk_buff *skb, struct parsed *packet
 }
 
 /*
+ * Handles a segment of a connection that lives on an annex, on a primary whose wire does not pass the annex's packets, because it is gone or is
+ * a new one (docs/annex.md). A new wire logs the connection like the primary's.
+ */
+static __noinline int carry_annexed(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	__u8 *mac = annex_of(packet, state);
+	_Bool has_wire = gate_now(state) == GATE_PRIMARY;
+	if (!mac)
+		return TC_ACT_SHOT;
+	if (comes_from(skb, mac) != (packet->direction == DIRECTION_OUT))
+		return dropped(packet->service, REASON_FOREIGN_VOICE);
+	if (packet->direction == DIRECTION_IN) {
+		if (has_wire && !from_peer(skb, state))
+			return release_to_peer(skb, state);
+		count(packet->service, REASON_CARRIED_IN);
+		return release_to(skb, state, mac);
+	}
+	if (!has_wire && !may_speak(state))
+		return dropped(packet->service, REASON_EGRESS_EXPIRED);
+	count(packet->service, REASON_CARRIED_OUT);
+	return has_wire ? release_to_peer(skb, state) : release_to_client(skb, packet, state);
+}
+
+/* Whether this node, which is no wire, passes a segment for an annex. A client's SYN begins a connection of this node. */
+static __always_inline _Bool is_carried(struct parsed *packet, struct service_state *state, __u32 gate) {
+	if ((gate != GATE_PRIMARY && gate != GATE_SOLE) || !is_annexed(held_as(packet, state)))
+		return 0;
+	if (!opens(packet))
+		return 1;
+	struct client_key client = client_of(packet);
+	bpf_map_delete_elem(&held, &client);
+	return 0;
+}
+
+/*
  * Handles a segment that the primary has sent back to the backup, as a reversed connection's wire, and that the backup has sent here again: the
  * backup does not have the connection any more. So the connection is an ordinary one of this primary from now on. If the primary has no socket
  * for it either, its stack answers with a RST. The agent learns it from the mark in its log.
@@ -450,6 +484,8 @@ int wire(struct __sk_buff *skb) {
 	if (verdict == PARSE_ICMP)
 		return pass_icmp(skb, &packet, state);
 	__u32 gate = gate_now(state);
+	if (is_carried(&packet, state, gate))
+		return carry_annexed(skb, &packet, state);
 	if (gate == GATE_PRIMARY && !is_logged_here(&packet, state))
 		return reach_primary(skb, &packet, state);
 	return carry(skb, &packet, state, gate);
@@ -508,12 +544,12 @@ static __always_inline int may_leave(struct __sk_buff *skb, struct parsed *packe
 	case GATE_MUTE:
 		return dropped(service, REASON_EGRESS_MUTE);
 	case GATE_PRIMARY:
-		if (held_now == HELD_LOGGED || held_now == HELD_RESERVED)
+		if (held_now == HELD_LOGGED || held_now == HELD_RESERVED || is_annexed(held_now))
 			return dropped(service, REASON_EGRESS_MUTE);
 		return silence_death(skb, packet, state);
 	case GATE_TAKEOVER:
 	case GATE_SOLE:
-		if (gate == GATE_SOLE && (held_now == HELD_LOGGED || held_now == HELD_RESERVED))
+		if (gate == GATE_SOLE && (held_now == HELD_LOGGED || held_now == HELD_RESERVED || is_annexed(held_now)))
 			return dropped(service, REASON_EGRESS_MUTE);
 		return may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
 	default: /* GATE_OFF */

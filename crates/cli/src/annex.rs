@@ -23,7 +23,7 @@ use proto::restart::http::Volatile;
 
 use crate::config::{AnnexFile, AnnexService};
 use crate::daemon::annex::host::{self, AnnexCall, HostedConnections};
-use crate::daemon::annex::message::{AnnexReply, AnnexRequest, WakeAgent, WireHello};
+use crate::daemon::annex::message::{AnnexReply, AnnexRequest, Having, WakeAgent, WireHello};
 use crate::daemon::relay::{RelayService, RelayedConnections};
 use crate::keepers::Keepers;
 use crate::wakeup::Wakeup;
@@ -47,6 +47,16 @@ struct HostedService {
     network: Option<(IpAddr, Network)>,
     /// Answers go here.
     wire: Option<Sender<AnnexReply>>,
+    /// The number of the link that this node obeys.
+    link: u64,
+    /// Whether this link is there.
+    is_linked: bool,
+    /// The other end is no wire, but the primary, whose wire has failed.
+    is_carried: bool,
+    /// The highest epoch that it has obeyed.
+    epoch: u64,
+    /// The number of the wire's last take-back that it knows.
+    take_back: u64,
 }
 
 struct AnnexDaemon<'a> {
@@ -56,6 +66,8 @@ struct AnnexDaemon<'a> {
     relay: RelayedConnections,
     raw: RawSender,
     services: Vec<HostedService>,
+    /// It gives back what it has, and keeps nothing for who asks.
+    stops: bool,
 }
 
 /// Runs the annex until SIGTERM or SIGINT. The caller holds the lock of the state directory. At the end, gives the connections back to their
@@ -179,6 +191,11 @@ impl<'a> AnnexDaemon<'a> {
                 hosted: HostedConnections::default(),
                 network: None,
                 wire: None,
+                link: 0,
+                is_linked: false,
+                is_carried: false,
+                epoch: 0,
+                take_back: 0,
             });
         let relayed = file.services.iter().map(|service| RelayService {
             name: service.name.clone(),
@@ -195,6 +212,7 @@ impl<'a> AnnexDaemon<'a> {
             relay,
             raw: RawSender::open().context("opening raw sockets")?,
             services: services.collect(),
+            stops: false,
         })
     }
 
@@ -217,6 +235,7 @@ impl<'a> AnnexDaemon<'a> {
 
     fn answer(&mut self, call: AnnexCall) {
         let AnnexCall {
+            link,
             vip,
             request,
             replies,
@@ -228,24 +247,30 @@ impl<'a> AnnexDaemon<'a> {
             tracing::warn!(%vip, "a wire asks for a service that the configuration does not have");
             return;
         };
+        let Some(request) = request else {
+            service.is_linked &= service.link != link;
+            return;
+        };
         let reply = match request {
-            AnnexRequest::Hello(hello) => match self.greet(index, hello, &replies) {
-                Ok(mac) => Some(AnnexReply::Welcome { mac }),
+            AnnexRequest::Hello(hello) => match self.greet(index, hello, (link, &replies)) {
+                Ok(welcome) => Some(welcome),
                 Err(error) => {
                     tracing::error!(error = format!("{error:#}"), %vip, "no connections are taken");
                     return; // the wire's link gets no answer, and ends
                 }
             },
+            _ if link != service.link => return, // its wire is not this node's wire any more
+            AnnexRequest::TakeBack(number) => {
+                service.take_back = number;
+                None
+            }
             AnnexRequest::Drop(client) => {
                 let was_started = service.hosted.forget(&client);
-                service.hosted.handle(
-                    AnnexRequest::Drop(client),
-                    (index, &mut service.pool, &mut self.relay, &self.raw),
-                );
                 if was_started {
                     end(vip, &[client]);
                 }
-                None
+                let place = (index, &mut service.pool, &mut self.relay, &self.raw);
+                service.hosted.handle(AnnexRequest::Drop(client), place)
             }
             request => service
                 .hosted
@@ -256,16 +281,21 @@ impl<'a> AnnexDaemon<'a> {
         }
     }
 
-    /// A wire begins a link. Sets up the network towards it, and ends the connections that it does not know. Returns this node's MAC address.
+    /// A wire begins a link, or a primary whose wire has failed. Sets up the network towards it, and ends the connections that it does not
+    /// know. Returns the answer.
     fn greet(
         &mut self,
         index: ServiceIndex,
         hello: WireHello,
-        replies: &Sender<AnnexReply>,
-    ) -> anyhow::Result<[u8; 6]> {
+        (link, replies): (u64, &Sender<AnnexReply>),
+    ) -> anyhow::Result<AnnexReply> {
         let service = &mut self.services[usize::from(index)];
         let vip = service.settings.vip;
-        let unknown = service.hosted.on_hello(&hello);
+        service.check(&hello)?;
+        let is_carried = matches!(hello.having, Having::Asked);
+        let unknown = service
+            .hosted
+            .on_hello(&hello, !self.stops && service.take_back >= hello.take_back);
         if !unknown.is_empty() {
             end(vip, &unknown);
         }
@@ -275,8 +305,10 @@ impl<'a> AnnexDaemon<'a> {
             .is_some_and(|(wire, _)| *wire != hello.address)
         {
             self.wire.set_gate(index, Gate::Mute);
-            network::sockets::destroy(vip)?;
-            service.hosted = HostedConnections::default();
+            if !is_carried {
+                network::sockets::destroy(vip)?;
+                service.hosted = HostedConnections::default();
+            }
             if let Some((_, network)) = service.network.take() {
                 let _turn = SetUpTurn::take()?;
                 network.remove()?;
@@ -306,8 +338,18 @@ impl<'a> AnnexDaemon<'a> {
         self.wire.set_peer_mac(index, hello.mac);
         self.wire.set_gate(index, Gate::Primary);
         service.wire = Some(replies.clone());
-        tracing::info!(service = service.settings.name, wire = %hello.address, "a wire may give connections");
-        Ok(service.mac)
+        (service.link, service.is_linked, service.is_carried) = (link, true, is_carried);
+        service.epoch = hello.epoch;
+        let (name, has) = (&service.settings.name, service.hosted.clients());
+        if is_carried {
+            let connections = has.len();
+            tracing::warn!(service = name, primary = %hello.address, connections, "the primary carries what is here, because the wire has failed");
+        } else {
+            service.take_back = hello.take_back;
+            tracing::info!(service = name, wire = %hello.address, "a wire may give connections");
+        }
+        let mac = service.mac;
+        Ok(AnnexReply::Welcome { mac, has })
     }
 
     /// Tells the wires which connections have lost their process here.
@@ -332,7 +374,11 @@ impl<'a> AnnexDaemon<'a> {
             match network::sockets::open_behind(service.settings.vip, None) {
                 Ok(open) => {
                     let open: HashMap<_, _> = open.into_iter().collect();
-                    service.hosted.retain(|client| open.contains_key(client));
+                    let gone = service.hosted.retain(|client| open.contains_key(client));
+                    // A wire notices it in its log.
+                    for client in gone.into_iter().filter(|_| service.is_carried) {
+                        service.lose(client, "it has ended");
+                    }
                 }
                 Err(error) => tracing::warn!(%error, "cannot list connections"),
             }
@@ -342,9 +388,13 @@ impl<'a> AnnexDaemon<'a> {
     /// Asks the wires to take back all connections, and waits until they have.
     fn give_back(&mut self, calls: &Receiver<AnnexCall>, wakeup: &Wakeup) {
         self.tidy();
+        self.stops = true;
         for service in &mut self.services {
             for client in service.hosted.clients() {
                 service.lose(client, "the annex stops");
+            }
+            if service.is_carried {
+                service.hosted = HostedConnections::default(); // nobody can take them
             }
         }
         let until = Instant::now() + STOP_MAX;
@@ -375,6 +425,24 @@ impl<'a> AnnexDaemon<'a> {
 }
 
 impl HostedService {
+    /// Whether this node may obey who greets it.
+    fn check(&self, hello: &WireHello) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            !self.is_linked || hello.epoch >= self.epoch,
+            "{} speaks of the past epoch {}",
+            hello.address,
+            hello.epoch
+        );
+        let is_wire = !matches!(hello.having, Having::Asked);
+        let is_busy = self.is_carried && self.is_linked && self.hosted.started() > 0;
+        anyhow::ensure!(
+            !(is_wire && is_busy),
+            "the primary carries {} connections of this annex, until they end",
+            self.hosted.started()
+        );
+        Ok(())
+    }
+
     /// Tells the wire that this node does not have a connection any more.
     fn lose(&self, client: SocketAddr, why: &str) {
         if let Some(wire) = &self.wire {

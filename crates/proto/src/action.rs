@@ -285,7 +285,7 @@ pub enum AnnexStep {
         node: ServingNode,
     },
     /// From now on the packets of this client's connection go to this node, and only this node's packets reach the client. The wire logs
-    /// them, as before.
+    /// them, as before. A primary passes them only if it has no wire, or if they come from its wire.
     Guide {
         /// The client.
         client: SocketAddr,
@@ -302,7 +302,8 @@ pub enum AnnexStep {
         /// The node.
         node: ServingNode,
     },
-    /// Ask another node to close its socket of this client's connection without sending anything.
+    /// Ask another node to close its socket of this client's connection without sending anything. Its answer is
+    /// [`DroppedAt`](crate::service::ServiceInput::DroppedAt).
     DropAt {
         /// The client.
         client: SocketAddr,
@@ -461,6 +462,10 @@ pub struct ServiceBeat {
     /// as for `direct`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub immediate: bool,
+    /// From a backup with annexes, the number of its last take-back from an annex; from a primary, the number that it has heard
+    /// ([`crate::annex`]). A primary whose version does not know this field carries nothing. `None` is left out, as `false` for `direct`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub take_back: Option<u64>,
 }
 
 fn is_unmentioned(migration: &Option<MigrationBeat>) -> bool {

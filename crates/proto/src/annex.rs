@@ -8,11 +8,11 @@
 //!      └───────────┴────────────┴─ failure, or the order is taken back: the connection stays where it was
 //! ```
 //!
-//! A connection that the primary has is offered and released as in [`crate::migration`]. A connection that an annex has needs no release: the
-//! wire's own word says who speaks for it.
+//! A connection that the primary has is offered and released as in [`crate::migration`]. A connection that an annex has is released when the
+//! annex says that it has dropped it.
 //!
 //! If an annex is silent, the wire takes its connections over, like those of a dead worker ([`crate::orphans`]). If the primary dies, the wire
-//! takes over all connections.
+//! takes over all connections. If the wire dies, the primary carries them ([`crate::carried`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ enum MoveEvent {
     Drained,
     /// The other node has made the connection's socket.
     Restored,
-    /// The node that had the connection has destroyed its socket, or needs not do so.
+    /// The node that had the connection has destroyed its socket.
     Released,
 }
 
@@ -130,13 +130,22 @@ pub struct Annexes {
     report: MigrationReport,
     /// Number of drains that were asked for, and of those that are over. They are carried out in order.
     drains: (u64, u64),
+    /// Number of the last take-back from a silent annex ([`crate::carried`]). A later one has a higher number, also that of a later agent.
+    take_back: u64,
+    /// Whether this wire has had an annex.
+    has_annexes: bool,
+    /// What was taken back, until the primary has heard the number.
+    unheard: Vec<(u64, Vec<SocketAddr>)>,
 }
 
 impl Annexes {
-    /// As an earlier agent has left them.
-    pub fn new(guests: impl IntoIterator<Item = (SocketAddr, AnnexId)>) -> Self {
+    /// As an earlier agent has left them, for an agent that starts at `now`.
+    pub fn new(now: Instant, guests: impl IntoIterator<Item = (SocketAddr, AnnexId)>) -> Self {
+        let guests: BTreeMap<_, _> = guests.into_iter().collect();
         Self {
-            guests: guests.into_iter().collect(),
+            take_back: now.as_nanos(),
+            has_annexes: !guests.is_empty(),
+            guests,
             ..Self::default()
         }
     }
@@ -144,14 +153,36 @@ impl Annexes {
     /// A node can take connections from now on.
     pub fn on_up(&mut self, node: ServingNode) {
         self.up.insert(node);
+        self.has_annexes |= node != ServingNode::Primary;
+    }
+
+    /// The number of the last take-back. `None`: no annex can have connections.
+    pub fn take_back(&self) -> Option<u64> {
+        self.has_annexes.then_some(self.take_back)
+    }
+
+    /// These connections were taken back from a silent annex. Nobody may speak for them before the primary has heard of it.
+    pub fn await_hearing(&mut self, now: Instant, clients: Vec<SocketAddr>) {
+        self.take_back = now.as_nanos().max(self.take_back + 1);
+        self.unheard.push((self.take_back, clients));
+    }
+
+    /// The primary has heard this number. `None`: it carries nothing. Returns the clients whose connections this wire may speak for.
+    pub fn on_heard(&mut self, number: Option<u64>) -> Vec<SocketAddr> {
+        let is_heard = |taken: &mut (u64, Vec<SocketAddr>)| number.is_none_or(|number| taken.0 <= number);
+        self.unheard
+            .extract_if(.., is_heard)
+            .flat_map(|(_, clients)| clients)
+            .collect()
     }
 
     /// A node is silent. Returns the clients whose connections it has, and those whose moves to it are over: `true` if nobody else has the
-    /// connection.
+    /// connection. A connection that it had not dropped yet cannot move on.
     pub fn on_down(&mut self, node: ServingNode) -> (Vec<SocketAddr>, Vec<(MovingConnection, bool)>) {
         self.up.remove(&node);
         let lives = |(&client, &annex): (&SocketAddr, &AnnexId)| {
-            (ServingNode::Annex(annex) == node && !self.moves.contains_key(&client)).then_some(client)
+            let is_released = self.moves.get(&client).is_some_and(|one| one.phase.is_released());
+            (ServingNode::Annex(annex) == node && !is_released).then_some(client)
         };
         let lost = self.guests.iter().filter_map(lives).collect();
         let ended: Vec<_> = self
@@ -362,8 +393,14 @@ impl Annexes {
         nodes
     }
 
-    /// The node is no wire any more. Returns all clients of guests and moves.
-    pub fn clients(&self) -> Vec<SocketAddr> {
+    /// The node is no wire any more. Nothing is taken back from annexes any more. Returns all clients of guests and moves.
+    pub fn end(&mut self) -> Vec<SocketAddr> {
+        self.unheard.clear();
+        self.has_annexes = false;
+        self.clients()
+    }
+
+    fn clients(&self) -> Vec<SocketAddr> {
         let clients: BTreeSet<_> = self.guests.keys().chain(self.moves.keys()).copied().collect();
         clients.into_iter().collect()
     }
@@ -402,7 +439,7 @@ mod tests {
 
     /// With a connection that lives on an annex.
     fn with_guest() -> Annexes {
-        let mut annexes = Annexes::new([(client(1), AnnexId(3))]);
+        let mut annexes = Annexes::new(at(0), [(client(1), AnnexId(3))]);
         annexes.on_up(GAMMA);
         annexes.on_up(ServingNode::Primary);
         annexes

@@ -10,6 +10,7 @@ pub mod action;
 pub mod annex;
 pub mod anti_replay;
 pub mod application;
+mod carried;
 pub mod census;
 pub mod channel;
 mod claim;

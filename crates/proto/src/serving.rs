@@ -22,3 +22,19 @@ pub enum ServingNode {
     /// An annex.
     Annex(AnnexId),
 }
+
+impl ServingNode {
+    /// The annex, if it is one.
+    pub const fn annex(self) -> Option<AnnexId> {
+        match self {
+            Self::Primary => None,
+            Self::Annex(annex) => Some(annex),
+        }
+    }
+}
+
+impl From<Option<AnnexId>> for ServingNode {
+    fn from(annex: Option<AnnexId>) -> Self {
+        annex.map_or(Self::Primary, Self::Annex)
+    }
+}

@@ -10,7 +10,7 @@ use proto::role::Role;
 use proto::service::ServiceInput;
 
 use super::annex::host::AnnexCall;
-use super::annex::links::{FromLink, LinkEvent};
+use super::annex::links::{FromLink, Greeting, LinkEvent};
 use super::annex::message::{AnnexReply, AnnexRequest, StartRequest};
 use super::kernel::LinuxKernel;
 
@@ -21,8 +21,14 @@ impl LinuxKernel {
     /// Tells the node what the annexes say, and carries out the calls of the other node's wire.
     pub fn serve_annexes(&mut self, node: &mut Core) {
         for service in (0..).take(self.services.len()) {
-            let is_wire = node.service(service).role() == Role::Backup;
-            self.annexes.set_wire(service, is_wire);
+            let of = node.service(service);
+            let (is_wire, asks_with) = (of.role() == Role::Backup, of.asks_with());
+            let greeting = (is_wire || asks_with.is_some()).then(|| Greeting {
+                epoch: of.epoch(),
+                take_back: asks_with.or_else(|| of.take_back()).unwrap_or(0),
+                asks: !is_wire,
+            });
+            self.annexes.set_greeting(service, greeting.as_ref());
         }
         while let Some(FromLink {
             service,
@@ -31,22 +37,31 @@ impl LinuxKernel {
         }) = self.annexes.poll_link()
         {
             let input = match event {
-                LinkEvent::Up(mac) => {
+                LinkEvent::Up { mac, has } => {
                     if let Some(number) = self.annexes.number(service, of)
                         && let Err(error) = self.wire.set_annex(service, number, mac)
                     {
                         tracing::error!(%error, "an annex gets no connections");
                         continue;
                     }
-                    ServiceInput::AnnexIsUp {
-                        node: of,
-                        is_up: true,
+                    if of == ServingNode::Primary {
+                        self.annexes.tell_primary(service);
+                    }
+                    match of {
+                        ServingNode::Annex(annex) if node.service(service).role() != Role::Backup => {
+                            ServiceInput::Claimed { annex, clients: has }
+                        }
+                        _ => ServiceInput::AnnexIsUp {
+                            node: of,
+                            is_up: true,
+                        },
                     }
                 }
                 LinkEvent::Down => ServiceInput::AnnexIsUp {
                     node: of,
                     is_up: false,
                 },
+                LinkEvent::Reply(AnnexReply::Dropped(client)) => ServiceInput::DroppedAt { client, node: of },
                 LinkEvent::Reply(AnnexReply::Restored(client)) => {
                     ServiceInput::RestoredAt { client, node: of }
                 }
@@ -72,21 +87,33 @@ impl LinuxKernel {
     }
 
     /// Carries out a call of the other node's wire, while this node is the primary.
-    fn answer_wire(&mut self, node: &Core, call: AnnexCall) {
+    fn answer_wire(&mut self, node: &mut Core, call: AnnexCall) {
         let AnnexCall {
             vip,
             request,
             replies,
+            ..
         } = call;
-        let Some(service) = self.service_at(vip) else {
+        let (Some(service), Some(request)) = (self.service_at(vip), request) else {
             return;
         };
         let is_primary = node.service(service).role() == Role::Primary;
         let resources = &mut self.services[usize::from(service)];
         let reply = match request {
             AnnexRequest::Hello(hello) => {
-                resources.hosted.on_hello(&hello);
-                Some(AnnexReply::Welcome { mac: resources.mac })
+                resources.hosted.on_hello(&hello, false);
+                Some(AnnexReply::Welcome {
+                    mac: resources.mac,
+                    has: Vec::new(),
+                })
+            }
+            AnnexRequest::Lives { places, is_all } => {
+                let places = places
+                    .into_iter()
+                    .map(|(client, annex)| (client, annex.into()))
+                    .collect();
+                node.handle(self.now(), service, ServiceInput::LiveAt { places, is_all });
+                return;
             }
             AnnexRequest::Restore { ref endpoint, .. } if !is_primary => Some(AnnexReply::Refused {
                 client: endpoint.client,

@@ -652,6 +652,7 @@ mod tests {
             }),
             direct: true,
             immediate: true,
+            take_back: Some(u64::MAX),
         };
         for count in [SERVICES_FEW, linux::wire::SERVICES_MAX] {
             let mut services = vec![beat.clone(); count];

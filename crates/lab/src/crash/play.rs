@@ -108,7 +108,7 @@ fn move_first(
         let (moved_at, protected_ms) = move_away(testbed, options, problems)?;
         return Ok(Some((moved_at, Some(protected_ms))));
     }
-    if options.fault.hits_annex() {
+    if options.fault.begins_on_annex() {
         run.step("move");
         let moved_at = move_to_annex(testbed, problems)?;
         std::thread::sleep(STALL_WINDOW);

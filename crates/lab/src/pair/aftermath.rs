@@ -360,6 +360,7 @@ impl Aftermath {
             | CrashFault::Migrate
             | CrashFault::MigrateBack
             | CrashFault::KillBackupAfterMigrate
+            | CrashFault::KillBackupAfterAnnex
             | CrashFault::KillAnnex
             | CrashFault::FlushTc => Ok(()),
         }

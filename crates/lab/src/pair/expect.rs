@@ -117,6 +117,7 @@ pub fn wrong_speakers(options: &PairOptions, reigns: &[usize]) -> Option<String>
             let rounds = (0..options.rounds.unwrap_or(1)).flat_map(|_| round.clone());
             [primary].into_iter().chain(rounds).collect()
         }
+        CrashFault::KillBackupAfterAnnex => vec![primary, 2],
         _ => vec![primary, 2, BACKUP],
     };
     (reigns != expected).then(|| {

@@ -59,6 +59,8 @@ pub enum CrashFault {
     KillAnnex,
     /// Live connections have moved from the primary to an annex. Then the annex's daemon is told to stop (SIGTERM).
     StopAnnex,
+    /// Live connections have moved from the primary to an annex. Then the backup's power goes off, which was their wire.
+    KillBackupAfterAnnex,
     /// A node is drained; later it takes part again.
     Drain,
     /// A node's tc filters and their qdisc are removed.
@@ -114,7 +116,8 @@ impl CrashFault {
             | Self::CutBackup
             | Self::MigrateBack
             | Self::PauseAgent
-            | Self::KillBackupAfterMigrate => &[CrashTarget::Backup],
+            | Self::KillBackupAfterMigrate
+            | Self::KillBackupAfterAnnex => &[CrashTarget::Backup],
             Self::CutServicePath
             | Self::CutLink
             | Self::RebootRace
@@ -158,7 +161,10 @@ impl CrashFault {
             | Self::KillAgentAfterTakeover
             | Self::UpgradeAfterTakeover => Sequel::Takeover,
             Self::CrashWorker | Self::KillAnnex | Self::StopAnnex => Sequel::TakeoverOfSome,
-            Self::KillBackup | Self::KillBackupAfterMigrate | Self::CutBackup => Sequel::Claim,
+            Self::KillBackup
+            | Self::KillBackupAfterMigrate
+            | Self::KillBackupAfterAnnex
+            | Self::CutBackup => Sequel::Claim,
             Self::RebootRace | Self::Stop | Self::Drain if target == CrashTarget::Backup => Sequel::Claim,
             Self::RebootRace | Self::Stop | Self::Drain | Self::Handover => Sequel::Takeover,
             Self::KillApplication
@@ -185,12 +191,12 @@ impl CrashFault {
 
     /// Whether connections live on an annex in the run.
     pub fn needs_annexes(self) -> bool {
-        matches!(self, Self::MigrateAnnex | Self::KillAnnex | Self::StopAnnex)
+        self == Self::MigrateAnnex || self.begins_on_annex()
     }
 
-    /// Whether the fault hits an annex to which connections have moved.
-    pub fn hits_annex(self) -> bool {
-        matches!(self, Self::KillAnnex | Self::StopAnnex)
+    /// Whether connections have moved to an annex before the fault.
+    pub fn begins_on_annex(self) -> bool {
+        matches!(self, Self::KillAnnex | Self::StopAnnex | Self::KillBackupAfterAnnex)
     }
 
     /// Whether the fault cuts a living node off, so that the node's path is lost.

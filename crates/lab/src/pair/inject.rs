@@ -39,6 +39,7 @@ pub fn inject(testbed: &Testbed, options: &PairOptions, target: CrashTarget) -> 
         | CrashFault::UpgradeAfterTakeover
         | CrashFault::KillBackup
         | CrashFault::KillBackupAfterMigrate
+        | CrashFault::KillBackupAfterAnnex
         | CrashFault::RebootRace => power_off(testbed, first, returning),
         CrashFault::LinkDown | CrashFault::CutBackup => {
             let moment = monotonic();

@@ -248,7 +248,7 @@ pub const MARK_LOCAL: u32 = 0x5f00_0006;
 pub const MARK_DIRECT: u32 = 0x5f00_0007;
 
 /// Names of the counters, in the order of `enum reason`.
-pub const REASONS: [&str; 24] = [
+pub const REASONS: [&str; 26] = [
     "logged_in_packets",
     "logged_out_packets",
     "logged_in_bytes",
@@ -273,6 +273,8 @@ pub const REASONS: [&str; 24] = [
     "refused_local_clients",
     "dropped_came_back",
     "sent_directly",
+    "carried_in_packets",
+    "carried_out_packets",
 ];
 
 /// `REASON_LOCAL_REFUSED`.

@@ -162,3 +162,81 @@ fn a_reserved_connection_waits() {
         });
     }
 }
+
+/// The wire has failed: the primary speaks alone, and passes the packets of what lives on an annex.
+#[test]
+fn a_primary_that_is_alone_carries_an_annexes_connection() {
+    for family in Family::BOTH {
+        let test = "a_primary_that_is_alone_carries_an_annexes_connection";
+        let Some(annexed) = Annexed::new(test, family) else {
+            return;
+        };
+        let (lan, primary) = (&annexed.lan, &annexed.wire);
+        primary.set_gates(Gate::Primary);
+        assert_eq!(primary.annexed(family.service()), [(annexed.address, ANNEX)]);
+        primary.set_gates(Gate::Sole);
+        annexed.exchange(&stream(1, 100_000));
+        for counter in ["carried_in_packets", "carried_out_packets"] {
+            assert!(primary.counter(family, counter) > 10, "{counter}");
+        }
+        // Another node's word does not pass, and the local stack, which has no socket, says nothing.
+        let dropped = primary.counter(family, "dropped_foreign_voice");
+        let tap = FrameTap::on(&lan.client, "port2");
+        tap.put(lan.backup.mac(), [2, 0, 0, 0, 0, 99], &annexed.output());
+        primary.wait_for(family, "dropped_foreign_voice", dropped + 1);
+        annexed.exchange(b"both are sure");
+        // No annex has it any more: it is this node's, and its stack answers with a RST.
+        primary
+            .guide(family.service(), annexed.address, None)
+            .expect("guided");
+        (&annexed.client).write_all(b"lost").expect("write");
+        annexed.client.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        let answer = (&annexed.client).read(&mut [0]).expect_err("a reset");
+        assert_eq!(answer.kind(), std::io::ErrorKind::ConnectionReset);
+    }
+}
+
+/// There is a wire again. To this wire, the connection is the primary's: what the wire has logged goes to the annex, and what the annex says goes
+/// to the wire.
+#[test]
+fn with_a_new_wire_an_annexes_connection_passes_the_wire() {
+    for family in Family::BOTH {
+        let test = "with_a_new_wire_an_annexes_connection_passes_the_wire";
+        let Some(annexed) = Annexed::new(test, family) else {
+            return;
+        };
+        let (lan, primary, new_wire) = (&annexed.lan, &annexed.wire, [2, 0, 0, 0, 0, 99]);
+        primary.set_gates(Gate::Primary);
+        let mut tap = FrameTap::on(&lan.client, "port2");
+        let input = |payload: &'static [u8]| {
+            let segment = Segment {
+                source: annexed.address,
+                destination: family.vip(),
+                seq: Seq(1),
+                ack: Seq(1),
+                flags: Flags::ACK,
+                window: 1,
+                options: TcpOptions::default(),
+                payload,
+            };
+            segment.emit()
+        };
+        let led = primary.counter(family, "carried_in_packets");
+        tap.put(lan.backup.mac(), new_wire, &input(b"logged"));
+        primary.wait_for(family, "carried_in_packets", led + 1);
+        tap.put(lan.backup.mac(), lan.client.mac(), &input(b"unlogged"));
+        let said = primary.counter(family, "carried_out_packets");
+        (&annexed.server).write_all(b"output").expect("write");
+        primary.wait_for(family, "carried_out_packets", said + 1);
+        assert_eq!(
+            primary.counter(family, "carried_in_packets"),
+            led + 1,
+            "only what the wire has logged"
+        );
+        eventually("the client gets nothing past the wire", || {
+            let mut arrived = false;
+            tap.take_segments(|segment| arrived |= segment.payload == b"output");
+            (!arrived).then_some(())
+        });
+    }
+}

@@ -88,6 +88,7 @@ pub(crate) fn beat(vip: SocketAddr, (role, epoch): (Role, u64), configured_prima
         path: None,
         direct: false,
         immediate: false,
+        take_back: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod annex;
 mod arbiter;
+mod carried;
 mod direct;
 mod doubt;
 mod fence;
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use super::fixture::{self, BEAT};
 use super::*;
-use crate::action::{Action, ApplicationState, Gate, OperatorReport, ServiceAction};
+use crate::action::{Action, AnnexStep, ApplicationState, Gate, OperatorReport, ServiceAction};
 use crate::orphans::TOLD_MAX;
 use crate::packet::Segment;
 use crate::path::Fitness;
@@ -42,6 +43,8 @@ struct Two {
     passes_unlogged: [bool; 2],
     /// Actions on each node's network.
     network: [Vec<&'static str>; 2],
+    /// Steps that each node has ordered for connections of annexes.
+    steps: [Vec<AnnexStep>; 2],
     /// Epochs in which each node noticed two voices: both nodes had spoken alone.
     alarms: [Vec<u64>; 2],
     incarnations: u64,
@@ -64,6 +67,7 @@ impl Two {
             direct: [None; 2],
             passes_unlogged: [false; 2],
             network: [Vec::new(), Vec::new()],
+            steps: [Vec::new(), Vec::new()],
             alarms: [Vec::new(), Vec::new()],
             incarnations: 1,
             asked: [Vec::new(), Vec::new()],
@@ -146,6 +150,7 @@ impl Two {
                     }
                 }
                 Action::Service(_, ServiceAction::AskOutside { .. }) => self.ask_outside(index),
+                Action::Service(_, ServiceAction::Elsewhere(step)) => self.steps[index].push(step),
                 Action::Send(heartbeat) if self.hears && self.runs[1 - index] => {
                     self.show(index);
                     self.nodes[1 - index].handle_heartbeat(now, heartbeat);

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use super::Service;
 use crate::Instant;
-use crate::action::{AnnexStep, OperatorReport, ServiceAction};
+use crate::action::{AnnexStep, OperatorReport, ServiceAction, ServiceBeat};
 use crate::annex::{AnnexId, MovingConnection, ServingNode};
+use crate::carried::PlaceChange;
 use crate::connection::Connection;
 use crate::role::Role;
 use crate::table::ConnectionId;
@@ -23,6 +24,12 @@ impl Service {
 
     /// A node can take connections from now on, or not any more.
     pub(super) fn on_annex(&mut self, now: Instant, node: ServingNode, is_up: bool) {
+        if let (ServingNode::Annex(annex), false) = (node, self.role() == Role::Backup) {
+            if !is_up {
+                self.carried.on_down(now, annex);
+            }
+            return;
+        }
         if is_up {
             self.annexes.on_up(node);
             self.prepare_migrations(now);
@@ -37,27 +44,57 @@ impl Service {
                 self.stay(now, one, "the node is silent", false);
             }
         }
-        self.take_from_annex(now, lost, "the annex is silent".to_owned());
+        if !lost.is_empty() {
+            self.reserve_lost(&lost, "the annex is silent".to_owned());
+            self.annexes.await_hearing(now, lost);
+            self.tell_peer(now);
+        }
     }
 
-    /// This wire takes over connections whose node is silent, or has lost them.
-    fn take_from_annex(&mut self, now: Instant, clients: Vec<SocketAddr>, reason: String) {
-        if clients.is_empty() {
+    /// This wire takes over a connection that no annex has any more.
+    fn take_from_annex(&mut self, now: Instant, client: SocketAddr, reason: String) {
+        self.reserve_lost(&[client], reason);
+        self.adopt_from_annexes(now, vec![client]);
+    }
+
+    fn adopt_from_annexes(&mut self, now: Instant, clients: Vec<SocketAddr>) {
+        if !clients.is_empty() {
+            self.orphans.add(clients);
+            self.adopt_orphans(now);
+            self.tell_peer(now);
+        }
+    }
+
+    /// The peer says which take-back it has heard of, or which was the last.
+    pub(super) fn hear_of_take_backs(&mut self, now: Instant, beat: &ServiceBeat) {
+        if beat.epoch != self.standing.epoch() {
             return;
         }
+        match (self.role(), beat.role) {
+            (Role::Primary, Role::Backup) if self.carried.heard() != beat.take_back => {
+                self.carried.hear(beat.take_back);
+                self.tell_peer(now);
+            }
+            (Role::Backup, Role::Primary) => {
+                let clients = self.annexes.on_heard(beat.take_back);
+                self.adopt_from_annexes(now, clients);
+            }
+            _ => {}
+        }
+    }
+
+    /// The connections of annexes are not the annexes' any more: nothing of them passes.
+    fn reserve_lost(&mut self, clients: &[SocketAddr], reason: String) {
         let connections = clients.len();
         self.report(OperatorReport::LeftAnnex { connections, reason });
         // Nothing of the annex passes any more, before it hears that it is to end its sockets.
-        let reserved = clients.clone();
+        let reserved = clients.to_vec();
         self.actions
             .push_back(ServiceAction::Reserve { clients: reserved });
-        for client in &clients {
+        for client in clients {
             self.leave_annex(client);
             self.incoming.on_decided(*client);
         }
-        self.orphans.add(clients);
-        self.adopt_orphans(now);
-        self.tell_peer(now);
     }
 
     /// Whether the offered connection of `client` can begin to move to `annex`.
@@ -227,22 +264,33 @@ impl Service {
                 self.incoming.on_restored(client);
                 self.tell_peer(now);
             }
-            // The wire's word is enough.
-            ServingNode::Annex(_) => self.release_to_annex(client),
+            ServingNode::Annex(_) => {
+                let node = one.from;
+                self.actions
+                    .push_back(ServiceAction::Elsewhere(AnnexStep::DropAt { client, node }));
+            }
+        }
+    }
+
+    /// An annex has no socket of a connection any more.
+    pub(super) fn on_dropped_at(&mut self, now: Instant, client: SocketAddr, node: ServingNode) {
+        if node == ServingNode::Primary || self.annexes.place(&client) != node {
+            return; // it was to move there, it is another node's, or has ended
+        }
+        if self.annexes.is_moving(&client) {
+            self.release_to_annex(client);
+        } else {
+            self.take_from_annex(now, client, "its new node could not take it".to_owned());
         }
     }
 
     /// The connection's node has released it: from now on, another node has it.
     pub(super) fn release_to_annex(&mut self, client: SocketAddr) {
-        let Some(MovingConnection { from, to, .. }) = self.annexes.on_released(client) else {
+        let Some(MovingConnection { to, .. }) = self.annexes.on_released(client) else {
             return;
         };
         self.actions
             .push_back(ServiceAction::Elsewhere(AnnexStep::Guide { client, node: to }));
-        if from != ServingNode::Primary {
-            self.actions
-                .push_back(ServiceAction::Elsewhere(AnnexStep::DropAt { client, node: from }));
-        }
         self.annexes.ask_drain();
         self.actions.push_back(ServiceAction::Drain);
     }
@@ -276,13 +324,16 @@ impl Service {
         node: ServingNode,
         reason: String,
     ) {
-        if self.annexes.is_moving_to(&client, node) {
+        if let (ServingNode::Annex(annex), false) = (node, self.role() == Role::Backup) {
+            let lost = self.carried.lose(client, annex);
+            self.guide(lost);
+        } else if self.annexes.is_moving_to(&client, node) {
             match self.annexes.give_back(client) {
                 Some(one) => self.stay(now, one, &reason, true),
-                None => self.take_from_annex(now, vec![client], reason), // nobody else has it any more
+                None => self.take_from_annex(now, client, reason), // nobody else has it any more
             }
         } else if node != ServingNode::Primary && self.annexes.place(&client) == node {
-            self.take_from_annex(now, vec![client], reason);
+            self.take_from_annex(now, client, reason);
         }
     }
 
@@ -323,8 +374,73 @@ impl Service {
 
     /// This node is no wire any more. It has all connections, or the other node has.
     pub(super) fn leave_annexes(&mut self) {
-        for client in self.annexes.clients() {
+        for client in self.annexes.end() {
             self.leave_annex(&client);
+        }
+    }
+
+    /// If this primary passes the packets of annexes, or wants to: the number of the take-back with which it asks them for connections.
+    pub fn asks_with(&self) -> Option<u64> {
+        self.carried.asks_with()
+    }
+
+    /// Number of connections of annexes whose packets this primary passes.
+    pub fn carried(&self) -> usize {
+        self.carried.len()
+    }
+
+    /// The number of the last take-back from a silent annex: of a wire, its own; of a primary, the one that it has heard of.
+    pub fn take_back(&self) -> Option<u64> {
+        match self.role() {
+            Role::Backup => self.annexes.take_back(),
+            _ => self.carried.heard(),
+        }
+    }
+
+    fn guide(&mut self, changes: impl IntoIterator<Item = PlaceChange>) {
+        let guides = changes
+            .into_iter()
+            .map(|(client, node)| AnnexStep::Guide { client, node });
+        self.actions.extend(guides.map(ServiceAction::Elsewhere));
+    }
+
+    /// The wire says where connections live.
+    pub(super) fn on_live_at(&mut self, places: &[PlaceChange], is_all: bool) {
+        if self.role() == Role::Primary {
+            let changes = self.carried.note(places, is_all);
+            self.guide(changes);
+        }
+    }
+
+    /// An annex says which connections it has.
+    pub(super) fn on_claimed(&mut self, annex: AnnexId, clients: &[SocketAddr]) {
+        let node = ServingNode::Annex(annex);
+        let (changes, drops) = match self.role() {
+            Role::Sole | Role::Primary if self.asks_with().is_some() => {
+                self.carried.claim(annex, clients, self.role() == Role::Sole)
+            }
+            _ => (Vec::new(), clients.to_vec()),
+        };
+        self.guide(changes);
+        let drops = drops.into_iter().map(|client| AnnexStep::DropAt { client, node });
+        self.actions.extend(drops.map(ServiceAction::Elsewhere));
+    }
+
+    /// Connections that no annex has claimed in time are lost: the clients get a RST.
+    pub(super) fn expire_claims(&mut self, now: Instant) {
+        let lost = self.carried.on_timeout(now);
+        self.guide(lost);
+    }
+
+    /// The role has changed. A primary that speaks alone carries what its wire has passed. Another role carries nothing.
+    pub(super) fn carry_or_forget(&mut self, now: Instant, from: Role) {
+        match self.role() {
+            Role::Sole if matches!(from, Role::Primary | Role::Claiming) => self.carried.begin(now),
+            Role::Primary | Role::Claiming | Role::Sole => {}
+            _ => {
+                let places = self.carried.clear();
+                self.guide(places);
+            }
         }
     }
 }

@@ -36,7 +36,7 @@ pub struct InheritedService {
     /// Clients whose connections live on the backup although this node is the primary, so that this node logs their segments.
     #[serde(default)]
     pub reversed_there: Vec<SocketAddr>,
-    /// Clients whose connections live on annexes (docs/annex.md).
+    /// Clients whose connections live on annexes (docs/annex.md), on a wire or a primary.
     #[serde(default)]
     pub annexed: Vec<(SocketAddr, AnnexId)>,
     /// Clients whose connections lost their process on this node, and were not adopted by the peer as far as that agent knew. This node's

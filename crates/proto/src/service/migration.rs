@@ -92,6 +92,7 @@ impl Service {
             self.tell_peer(now);
         }
         self.expire_annex_moves(now);
+        self.expire_claims(now);
     }
 
     /// Takes what the peer says of migrations. Offers and answers count only between a primary and its backup. The backup offers reversed

@@ -36,6 +36,7 @@ pub use self::found::InheritedService;
 pub use self::view::{OrderRefusal, PathFault, PathView, Simplex};
 use crate::action::{ApplicationState, Gate, OperatorReport, ServiceAction, ServiceBeat};
 use crate::annex::{AnnexId, Annexes, ServingNode};
+use crate::carried::CarriedConnections;
 use crate::census::CensusPage;
 use crate::census::ClientTerms;
 use crate::claim::Claim;
@@ -163,6 +164,27 @@ pub enum ServiceInput {
         /// The connection.
         connection: ConnectionId,
     },
+    /// A node has no socket of this client's connection any more, as [`AnnexStep::DropAt`](crate::action::AnnexStep::DropAt) asked.
+    DroppedAt {
+        /// The client.
+        client: SocketAddr,
+        /// The node.
+        node: ServingNode,
+    },
+    /// On the primary: the wire says where connections live.
+    LiveAt {
+        /// Clients, and the nodes that have their connections.
+        places: Vec<(SocketAddr, ServingNode)>,
+        /// These are all that do not live on the primary.
+        is_all: bool,
+    },
+    /// On a primary without its wire: an annex says which connections it has.
+    Claimed {
+        /// The annex.
+        annex: AnnexId,
+        /// Their clients.
+        clients: Vec<SocketAddr>,
+    },
     /// The application on this node is in this state now.
     Server(ApplicationState),
     /// The processes of these clients' connections died on this node, but the service lives.
@@ -263,6 +285,7 @@ pub struct Service {
     reversed: Reversed,
     /// Nodes outside of the pair that have some connections.
     annexes: Annexes,
+    carried: CarriedConnections,
     unfollowed: Unfollowed,
     sync: Option<StateSync>,
     /// Snapshots that this node sends, as the primary.
@@ -335,11 +358,13 @@ impl Service {
             told.into_iter().flat_map(|found| found.orphans.iter().copied()),
             found.into_iter().flat_map(|found| found.taken.iter().copied()),
         );
+        let gate = found.map_or(Gate::Off, |found| found.gate);
+        let annexed = || found.into_iter().flat_map(|found| found.annexed.iter().copied());
         let mut service = Self {
             config: config.clone(),
             standing,
             roles: RoleHistory::default(),
-            gate: found.map_or(Gate::Off, |found| found.gate),
+            gate,
             table: Table::new(config.table.clone()),
             takeover: None,
             reports: Reports::default(),
@@ -361,7 +386,8 @@ impl Service {
                     .into_iter()
                     .flat_map(|found| found.reversed_there.iter().copied()),
             ),
-            annexes: Annexes::new(found.into_iter().flat_map(|found| found.annexed.iter().copied())),
+            annexes: Annexes::new(now, annexed().filter(|_| gate == Gate::Wire)),
+            carried: CarriedConnections::new(annexed().filter(|_| gate != Gate::Wire)),
             unfollowed: Unfollowed::default(),
             sync: config.state_sync.map(StateSync::new),
             exports: Exports::new(now),
@@ -483,6 +509,9 @@ impl Service {
             ServiceInput::RestoredAt { client, node } => self.on_restored_at(now, client, node),
             ServiceInput::RefusedAt { client, node, reason } => self.on_refused_at(now, client, node, reason),
             ServiceInput::StartedAt { connection } => self.on_started_at(now, connection),
+            ServiceInput::DroppedAt { client, node } => self.on_dropped_at(now, client, node),
+            ServiceInput::LiveAt { places, is_all } => self.on_live_at(&places, is_all),
+            ServiceInput::Claimed { annex, clients } => self.on_claimed(annex, &clients),
         }
         self.judge_direct(now);
     }

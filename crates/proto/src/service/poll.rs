@@ -128,6 +128,7 @@ impl Service {
             self.exports.poll_timeout(),
             self.outgoing.poll_timeout(),
             self.annexes.poll_timeout(),
+            self.carried.poll_timeout(),
             self.standing.free_at(),
         ];
         due.into_iter().flatten().min()

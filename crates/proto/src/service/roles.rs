@@ -35,6 +35,7 @@ impl Service {
         }
         self.hear_of_orphans(now, &beat);
         self.hear_of_migrations(now, &beat);
+        self.hear_of_take_backs(now, &beat);
         let is_bereft = !self.may_speak_beside() && !beat.orphans.clients.is_empty();
         // A peer whose application is in a worse state than this node's counts as one that yields.
         let is_worse =
@@ -264,6 +265,7 @@ impl Service {
                 self.serve();
                 if change.event == RoleEvent::PeerReturns {
                     self.take_reversed(now);
+                    self.carried.begin(now);
                 }
             }
             Role::Returning => self.offer(),
@@ -305,6 +307,7 @@ impl Service {
             }
             Role::Sole | Role::Joining => {}
         }
+        self.carry_or_forget(now, from);
         if from == Role::Backup {
             self.leave_annexes(); // after the gate, because an annex may send a RST when it ends a socket
         }

@@ -281,6 +281,7 @@ impl Service {
             path: Some(self.path.last_word()),
             direct: self.standing.says_direct(),
             immediate: self.config.table.is_immediate,
+            take_back: self.take_back(),
         }
     }
 

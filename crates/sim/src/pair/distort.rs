@@ -59,6 +59,7 @@ impl Station {
             path: None,
             direct: false,
             immediate: false,
+            take_back: None,
         };
         let heartbeat = Heartbeat {
             node: String::new(),

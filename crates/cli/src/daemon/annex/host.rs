@@ -16,13 +16,16 @@ use proto::takeover::{output_max, wake_from};
 use super::super::relay::{Handover, HandoverContent, RelayedConnections};
 use super::super::sealed::begin;
 use super::links::SILENT_MAX;
-use super::message::{AnnexReply, AnnexRequest, MAGIC, MESSAGE, StartRequest, WakeAgent, WireHello};
+use super::message::{AnnexReply, AnnexRequest, Having, MAGIC, MESSAGE, StartRequest, WakeAgent, WireHello};
 use crate::config::SecretKey;
 
 /// A request, and how to answer it.
 pub struct AnnexCall {
+    /// The link's number. A later link has a higher one.
+    pub link: u64,
     pub vip: SocketAddr,
-    pub request: AnnexRequest,
+    /// `None`: the link has ended.
+    pub request: Option<AnnexRequest>,
     pub replies: Sender<AnnexReply>,
 }
 
@@ -35,12 +38,12 @@ pub fn serve(listener: TcpListener, key: SecretKey, waker: WakeAgent) -> io::Res
     std::thread::Builder::new()
         .name("annex-links".into())
         .spawn(move || {
-            for stream in listener.incoming().flatten() {
+            for (link, stream) in (1..).zip(listener.incoming().flatten()) {
                 let (calls, key, waker) = (calls.clone(), key.clone(), waker.clone());
                 let served = std::thread::Builder::new()
                     .name("annex-link".into())
                     .spawn(move || {
-                        if let Err(error) = serve_link(stream, &key, &calls, &waker) {
+                        if let Err(error) = serve_link((link, stream), &key, &calls, &waker) {
                             tracing::debug!(%error, "a wire's link has ended");
                         }
                     });
@@ -54,7 +57,7 @@ pub fn serve(listener: TcpListener, key: SecretKey, waker: WakeAgent) -> io::Res
 
 /// Serves one link until it ends.
 fn serve_link(
-    stream: TcpStream,
+    (link, stream): (u64, TcpStream),
     key: &SecretKey,
     calls: &Sender<AnnexCall>,
     waker: &WakeAgent,
@@ -90,11 +93,11 @@ fn serve_link(
                 let Some(vip) = vip else {
                     break Err(io::ErrorKind::InvalidData.into());
                 };
-                let replies = replies.clone();
                 let call = AnnexCall {
+                    link,
                     vip,
-                    request,
-                    replies,
+                    request: Some(request),
+                    replies: replies.clone(),
                 };
                 if calls.send(call).is_err() {
                     break Ok(());
@@ -104,7 +107,15 @@ fn serve_link(
             Err(error) => break Err(error),
         }
     };
-    drop(replies);
+    if let Some(vip) = vip {
+        let _ = calls.send(AnnexCall {
+            link,
+            vip,
+            request: None,
+            replies,
+        }); // fails only if the agent has ended
+        waker();
+    }
     drop(send); // it ends when the last call is answered
     outcome
 }
@@ -137,15 +148,27 @@ impl HostedConnections {
         self.started.iter().copied().collect()
     }
 
-    /// Forgets the connections that do not live any more.
-    pub fn retain(&mut self, lives: impl Fn(&SocketAddr) -> bool) {
+    /// Forgets the connections that do not live any more. Returns their clients.
+    pub fn retain(&mut self, lives: impl Fn(&SocketAddr) -> bool) -> Vec<SocketAddr> {
+        let gone: Vec<_> = self
+            .started
+            .iter()
+            .copied()
+            .filter(|client| !lives(client))
+            .collect();
         self.started.retain(lives);
+        gone
     }
 
-    /// A wire says which connections it thinks are here. Returns those that are here and that it does not know.
-    pub fn on_hello(&mut self, hello: &WireHello) -> Vec<SocketAddr> {
+    /// A wire says which connections it thinks are here, or a primary without a wire asks for them: `knows` says whether this node knows the
+    /// last take-back of which the primary has heard. Returns the connections that are here and must end.
+    pub fn on_hello(&mut self, hello: &WireHello, knows: bool) -> Vec<SocketAddr> {
         self.restoring.clear();
-        let guests: BTreeSet<_> = hello.guests.iter().copied().collect();
+        let guests: BTreeSet<_> = match &hello.having {
+            Having::Known(guests) => guests.iter().copied().collect(),
+            Having::Asked if knows => return Vec::new(),
+            Having::Asked => BTreeSet::new(),
+        };
         let unknown: Vec<_> = self.started.difference(&guests).copied().collect();
         self.started.retain(|client| guests.contains(client));
         unknown
@@ -170,9 +193,12 @@ impl HostedConnections {
             AnnexRequest::Start(request) => (request.client, self.start(*request, service, relay, raw)),
             AnnexRequest::Drop(client) => {
                 self.restoring.remove(&client);
-                return None;
+                return Some(AnnexReply::Dropped(client));
             }
-            AnnexRequest::Hello(_) | AnnexRequest::Ping => return None,
+            AnnexRequest::Hello(_)
+            | AnnexRequest::Ping
+            | AnnexRequest::TakeBack(_)
+            | AnnexRequest::Lives { .. } => return None,
         };
         Some(outcome.unwrap_or_else(|reason| AnnexReply::Refused { client, reason }))
     }

@@ -11,7 +11,7 @@ use proto::action::ServiceIndex;
 use proto::annex::ServingNode;
 
 use super::super::sealed::{BEGIN_MAX, SealedReader, begin};
-use super::message::{AnnexReply, AnnexRequest, MAGIC, MESSAGE, WakeAgent, WireHello};
+use super::message::{AnnexReply, AnnexRequest, Having, MAGIC, MESSAGE, WakeAgent, WireHello};
 use crate::config::SecretKey;
 
 /// Interval of signs of life.
@@ -23,8 +23,13 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// What a link says to the agent.
 pub enum LinkEvent {
-    /// The node is there. It has this MAC address on the service interface.
-    Up([u8; 6]),
+    /// The node is there.
+    Up {
+        /// Its MAC address on the service interface.
+        mac: [u8; 6],
+        /// The clients whose connections it has.
+        has: Vec<SocketAddr>,
+    },
     /// The node is not there any more.
     Down,
     /// An answer.
@@ -49,11 +54,22 @@ pub struct LinkPlace {
     pub to: SocketAddr,
 }
 
+/// What the next greeting says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    pub epoch: u64,
+    /// The number of the wire's last take-back.
+    pub take_back: u64,
+    /// The sender is the primary, which asks for connections. Otherwise, it is the wire.
+    pub asks: bool,
+}
+
 /// A link. Its thread connects again and again.
 pub struct AnnexLink {
     requests: Sender<AnnexRequest>,
     guests: Arc<Mutex<Vec<SocketAddr>>>,
-    is_wanted: Arc<AtomicBool>,
+    /// `None`: there is to be no link.
+    greeting: Arc<Mutex<Option<Greeting>>>,
     is_up: Arc<AtomicBool>,
 }
 
@@ -71,11 +87,11 @@ impl AnnexLink {
         let (requests, inbox) = channel();
         let guests = Arc::<Mutex<Vec<SocketAddr>>>::default();
         let is_up = Arc::<AtomicBool>::default();
-        let is_wanted = Arc::<AtomicBool>::default();
+        let greeting = Arc::<Mutex<Option<Greeting>>>::default();
         let link = Self {
             requests,
             guests: Arc::clone(&guests),
-            is_wanted: Arc::clone(&is_wanted),
+            greeting: Arc::clone(&greeting),
             is_up: Arc::clone(&is_up),
         };
         let thread = LinkThread {
@@ -84,7 +100,7 @@ impl AnnexLink {
             events,
             waker,
             guests,
-            is_wanted,
+            greeting,
             is_up,
         };
         std::thread::Builder::new()
@@ -93,9 +109,20 @@ impl AnnexLink {
         Ok(link)
     }
 
-    /// Whether there is to be a link: only the wire has links.
-    pub fn set_wanted(&self, is_wanted: bool) {
-        self.is_wanted.store(is_wanted, Ordering::Release);
+    /// What the next greeting says. `None`: there is to be no link. If only the number of the take-back changes, the node is told.
+    pub fn set_greeting(&self, greeting: Option<&Greeting>) {
+        let mut known = self.greeting.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.as_ref() == greeting {
+            return;
+        }
+        let before = std::mem::replace(&mut *known, greeting.cloned());
+        drop(known);
+        match (before, greeting) {
+            (Some(before), Some(now)) if before.asks == now.asks => {
+                self.send(AnnexRequest::TakeBack(now.take_back));
+            }
+            _ => drop(self.requests.send(AnnexRequest::Ping)), // wakes the thread
+        }
     }
 
     /// Sends a request, if the node is there.
@@ -117,18 +144,16 @@ struct LinkThread {
     events: Sender<FromLink>,
     waker: WakeAgent,
     guests: Arc<Mutex<Vec<SocketAddr>>>,
-    is_wanted: Arc<AtomicBool>,
+    greeting: Arc<Mutex<Option<Greeting>>>,
     is_up: Arc<AtomicBool>,
 }
 
 impl LinkThread {
     fn run(&self, inbox: &Receiver<AnnexRequest>) {
         loop {
-            let outcome = if self.is_wanted() {
-                self.serve(inbox)
-            } else {
-                Ok(())
-            };
+            let outcome = self
+                .greeting()
+                .map_or(Ok(()), |greeting| self.serve(&greeting, inbox));
             if self.is_up.swap(false, Ordering::AcqRel) {
                 let why = outcome.err().map_or_else(String::new, |error| error.to_string());
                 tracing::warn!(node = %self.place.to, vip = %self.place.vip, why, "the annex is not there any more");
@@ -144,8 +169,11 @@ impl LinkThread {
         }
     }
 
-    fn is_wanted(&self) -> bool {
-        self.is_wanted.load(Ordering::Acquire)
+    fn greeting(&self) -> Option<Greeting> {
+        self.greeting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Tells the agent. Returns false if there is no agent any more.
@@ -160,27 +188,33 @@ impl LinkThread {
     }
 
     /// Opens a link, and serves it until it ends.
-    fn serve(&self, inbox: &Receiver<AnnexRequest>) -> io::Result<()> {
+    fn serve(&self, greeting: &Greeting, inbox: &Receiver<AnnexRequest>) -> io::Result<()> {
         let stream = TcpStream::connect_timeout(&self.place.to, BEGIN_MAX)?;
         let (mut reader, mut writer) = begin(stream, MAGIC, Some(&self.key), true)?;
         let mut send = |request: &AnnexRequest| {
             let bytes = postcard::to_stdvec(request).map_err(io::Error::other)?;
             writer.send(MESSAGE, &bytes)
         };
-        let guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let having = if greeting.asks {
+            Having::Asked
+        } else {
+            Having::Known(self.guests.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        };
         send(&AnnexRequest::Hello(WireHello {
             vip: self.place.vip,
             mac: self.place.mac,
             address: own_address(self.place.to)?,
-            guests,
+            epoch: greeting.epoch,
+            take_back: greeting.take_back,
+            having,
         }))?;
-        let AnnexReply::Welcome { mac } = receive(&mut reader)? else {
+        let AnnexReply::Welcome { mac, has } = receive(&mut reader)? else {
             return Err(io::ErrorKind::InvalidData.into());
         };
         reader.stream.get_ref().set_read_timeout(Some(SILENT_MAX))?;
         let stream = reader.stream.get_ref().try_clone()?;
         self.is_up.store(true, Ordering::Release);
-        self.tell(LinkEvent::Up(mac));
+        self.tell(LinkEvent::Up { mac, has });
         tracing::info!(node = %self.place.to, vip = %self.place.vip, "the annex is there");
         std::thread::scope(|scope| {
             let listens = scope.spawn(|| self.listen(&mut reader));
@@ -190,7 +224,8 @@ impl LinkThread {
                     Err(RecvTimeoutError::Timeout) => AnnexRequest::Ping,
                     Err(RecvTimeoutError::Disconnected) => break Ok(()),
                 };
-                if listens.is_finished() || !self.is_wanted() {
+                let goes_on = self.greeting().is_some_and(|now| now.asks == greeting.asks);
+                if listens.is_finished() || !goes_on {
                     break Ok(());
                 }
                 if let Err(error) = send(&request) {

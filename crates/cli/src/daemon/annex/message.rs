@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use proto::annex::AnnexId;
 use proto::connection::Endpoint;
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +13,7 @@ use crate::daemon::relay::PlannedContent;
 pub type WakeAgent = Arc<dyn Fn() + Send + Sync>;
 
 /// Marks a link of this version.
-pub const MAGIC: [u8; 4] = *b"SFA1";
+pub const MAGIC: [u8; 4] = *b"SFA2";
 /// The only kind of frame.
 pub const MESSAGE: u8 = 1;
 
@@ -34,6 +35,15 @@ pub enum AnnexRequest {
     Start(Box<StartRequest>),
     /// Close the socket without sending anything.
     Drop(SocketAddr),
+    /// To an annex: the number of the wire's last take-back (`proto::carried`).
+    TakeBack(u64),
+    /// To the primary: where connections live. `None`: on the primary, or nowhere.
+    Lives {
+        /// Clients, and the annexes that have their connections.
+        places: Vec<(SocketAddr, Option<AnnexId>)>,
+        /// These are all that do not live on the primary.
+        is_all: bool,
+    },
     /// The wire lives.
     Ping,
 }
@@ -60,8 +70,21 @@ pub struct WireHello {
     pub mac: [u8; 6],
     /// The wire's address on the service interface, of the VIP's family.
     pub address: IpAddr,
-    /// The clients whose connections the receiver has. It drops all others.
-    pub guests: Vec<SocketAddr>,
+    /// The service's epoch. An annex does not obey an earlier one than it has obeyed.
+    pub epoch: u64,
+    /// The number of the wire's last take-back.
+    pub take_back: u64,
+    /// What the receiver has.
+    pub having: Having,
+}
+
+/// What a node that is greeted has.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Having {
+    /// The connections of these clients. It drops all others.
+    Known(Vec<SocketAddr>),
+    /// The sender is the primary, and its wire has failed. The receiver says what it has, if it knows this take-back.
+    Asked,
 }
 
 /// To the wire.
@@ -71,6 +94,8 @@ pub enum AnnexReply {
     Welcome {
         /// The sender's MAC address on the service interface.
         mac: [u8; 6],
+        /// The clients whose connections it has.
+        has: Vec<SocketAddr>,
     },
     /// The socket is made.
     Restored(SocketAddr),
@@ -81,6 +106,8 @@ pub enum AnnexReply {
         /// Why.
         reason: String,
     },
+    /// There is no socket of this client any more.
+    Dropped(SocketAddr),
     /// The socket speaks, and has woken its client.
     Live(SocketAddr),
     /// The answer to `Ping`.

@@ -18,7 +18,7 @@ use proto::annex::{AnnexId, ServingNode};
 
 use crate::config::{Config, SecretKey, ServiceSettings};
 use host::AnnexCall;
-use links::{AnnexLink, FromLink, LinkPlace};
+use links::{AnnexLink, FromLink, Greeting, LinkPlace};
 use message::{AnnexRequest, WakeAgent};
 
 /// A node that may take connections of a service.
@@ -122,11 +122,23 @@ impl AnnexNodes {
         Ok(known)
     }
 
-    /// Whether this node is the wire of a service. Only then it has links to nodes that may take the service's connections.
-    pub fn set_wire(&self, service: ServiceIndex, is_wire: bool) {
+    /// How this node greets the nodes that may have connections of a service. `None`: it is neither their wire nor a primary that asks them.
+    pub fn set_greeting(&self, service: ServiceIndex, greeting: Option<&Greeting>) {
         for known in self.nodes.iter().filter(|known| known.service == service) {
-            known.link.set_wanted(is_wire);
+            let is_asked = known.node != ServingNode::Primary;
+            known
+                .link
+                .set_greeting(greeting.filter(|greeting| is_asked || !greeting.asks));
         }
+    }
+
+    /// Tells the primary where connections live.
+    pub fn tell_primary(&self, service: ServiceIndex) {
+        let own = self.guests.iter().filter(|((of, _), _)| *of == service);
+        let places = own.map(|((_, client), node)| (*client, node.annex())).collect();
+        let is_all = true;
+        let lives = AnnexRequest::Lives { places, is_all };
+        self.send(service, ServingNode::Primary, lives);
     }
 
     /// The next event of a link.
@@ -172,6 +184,9 @@ impl AnnexNodes {
 
     /// The connection lives on this node from now on.
     pub fn note_guest(&mut self, service: ServiceIndex, client: SocketAddr, node: ServingNode) {
+        let (places, is_all) = (vec![(client, node.annex())], false);
+        let lives = AnnexRequest::Lives { places, is_all };
+        self.send(service, ServingNode::Primary, lives);
         let before = match node {
             ServingNode::Primary => self.guests.remove(&(service, client)),
             ServingNode::Annex(_) => self.guests.insert((service, client), node),

@@ -26,6 +26,8 @@ struct AnnexedWire {
     client: SocketAddr,
     /// The new node of a connection cannot start its socket.
     fails_to_start: bool,
+    /// The take-back of which the primary has heard.
+    take_back: Option<u64>,
 }
 
 impl AnnexedWire {
@@ -39,6 +41,7 @@ impl AnnexedWire {
             heard: 0,
             client: ([10, 1, 0, 1], 4000).into(),
             fails_to_start: false,
+            take_back: Some(0),
         };
         wire.say(Direction::In, Flags::SYN, (0, b""));
         wire.say(Direction::Out, Flags::SYN_ACK, (0, b""));
@@ -94,6 +97,7 @@ impl AnnexedWire {
         self.node.handle_timeout(self.now);
         let service = ServiceBeat {
             leaves,
+            take_back: self.take_back,
             migration: Some(MigrationBeat {
                 offers: offers.to_vec(),
                 answers: Vec::new(),
@@ -164,6 +168,11 @@ impl AnnexedWire {
     fn refused(&mut self, node: ServingNode) -> Vec<ServiceAction> {
         let (client, reason) = (self.client, "no memory".to_owned());
         self.put(ServiceInput::RefusedAt { client, node, reason })
+    }
+
+    fn dropped(&mut self, node: ServingNode) -> Vec<ServiceAction> {
+        let client = self.client;
+        self.put(ServiceInput::DroppedAt { client, node })
     }
 
     /// Moves the connection to the annex.
@@ -242,19 +251,20 @@ fn a_connection_moves_to_an_annex() {
     );
 }
 
-/// The wire's word is enough: the annex need not release what it has.
+/// Nobody speaks for the connection before the annex has dropped it. Otherwise, the primary could find it on the annex, if the wire fails.
 #[test]
-fn a_connection_moves_back_by_the_wires_word() {
+fn a_connection_moves_back_when_the_annex_has_dropped_it() {
     let mut wire = AnnexedWire::new();
     wire.move_there();
     wire.order_back();
     let done = wire.restored(ServingNode::Primary);
-    let (guide, dropped) = (wire.guide(ServingNode::Primary), wire.drop_at(ANNEX));
+    assert_eq!(done, [wire.drop_at(ANNEX)]);
+    let done = wire.dropped(ANNEX);
+    let guide = wire.guide(ServingNode::Primary);
     in_order(
         &done,
         &[
             &|action| *action == guide,
-            &|action| *action == dropped,
             &|action| *action == ServiceAction::Drain,
             &|action| matches!(action, ServiceAction::Elsewhere(AnnexStep::StartAt { node, .. }) if *node == ServingNode::Primary),
         ],
@@ -278,6 +288,39 @@ fn what_an_annex_refuses_stays() {
     assert!(done.contains(&wire.guide(ANNEX)), "{done:?}");
     assert_eq!(wire.guests(), [(wire.client, GAMMA)]);
     assert_eq!(wire.node.service(0).migrations().stayed, 1);
+}
+
+/// The annex has dropped the connection, and its new node cannot have it: the wire takes it over.
+#[test]
+fn what_an_annex_has_dropped_does_not_stay_there() {
+    let mut wire = AnnexedWire::new();
+    wire.move_there();
+    wire.order_back();
+    wire.restored(ServingNode::Primary);
+    wire.refused(ServingNode::Primary);
+    let done = wire.dropped(ANNEX);
+    let is_held = |action: &ServiceAction| matches!(action, ServiceAction::Hold { .. });
+    assert!(done.iter().any(is_held), "{done:?}");
+    assert_eq!(wire.guests(), []);
+}
+
+/// An annex that is silent before it has dropped a connection may go on with it. So the connection does not move on: the wire takes it over when
+/// the primary has heard of it.
+#[test]
+fn what_a_silent_annex_has_not_dropped_does_not_move_on() {
+    let mut wire = AnnexedWire::new();
+    wire.move_there();
+    wire.order_back();
+    wire.restored(ServingNode::Primary);
+    let done = wire.put(ServiceInput::AnnexIsUp {
+        node: ANNEX,
+        is_up: false,
+    });
+    assert!(done.contains(&wire.drop_at(ServingNode::Primary)), "{done:?}");
+    assert!(!done.contains(&wire.guide(ServingNode::Primary)), "{done:?}");
+    wire.take_back = wire.node.service(0).take_back();
+    let is_held = |action: &ServiceAction| matches!(action, ServiceAction::Hold { .. });
+    assert!(wire.hear(&[], false).iter().any(is_held));
 }
 
 #[test]
@@ -334,6 +377,15 @@ fn a_silent_annexes_connections_are_taken_over() {
             &reported,
             &|action| matches!(action, ServiceAction::Reserve { .. }),
             &|action| *action == dropped,
+        ],
+    );
+    // The primary does not know yet that the annex must not go on.
+    assert!(!wire.hear(&[], false).contains(&held));
+    wire.take_back = wire.node.service(0).take_back();
+    let done = wire.hear(&[], false);
+    in_order(
+        &done,
+        &[
             &|action| *action == held,
             &|action| matches!(action, ServiceAction::Restore { .. }),
             &|action| matches!(action, ServiceAction::Activate { .. }),
@@ -445,6 +497,7 @@ fn a_wire_brings_guests_back_before_it_leaves() {
     );
     assert!(!is_told(&wire));
     wire.restored(ServingNode::Primary);
+    wire.dropped(ANNEX);
     assert_eq!(wire.guests(), []);
     assert!(is_told(&wire));
 

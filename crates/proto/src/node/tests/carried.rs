@@ -1,0 +1,113 @@
+//! Connections of annexes that a primary carries after its wire has failed.
+
+use super::*;
+use crate::annex::{AnnexId, ServingNode};
+use crate::carried::CLAIM_MAX;
+
+const GAMMA: AnnexId = AnnexId(3);
+const ANNEX: ServingNode = ServingNode::Annex(GAMMA);
+
+fn client() -> SocketAddr {
+    "10.0.0.1:4000".parse().unwrap()
+}
+
+impl Two {
+    /// Gives an input to a node. Returns the steps that it orders for connections of annexes.
+    fn put(&mut self, index: usize, input: ServiceInput) -> Vec<AnnexStep> {
+        let now = self.now;
+        self.nodes[index].handle(now, 0, input);
+        self.carry_out(index);
+        std::mem::take(&mut self.steps[index])
+    }
+
+    /// The wire has an annex, and has said that the annex has a connection. Then the wire fails.
+    fn without_wire(knows_the_annex: bool) -> Self {
+        let mut two = Self::new(Arbiter::FailStop);
+        two.pass(SHORT);
+        if knows_the_annex {
+            let (node, is_up) = (ANNEX, true);
+            two.put(1, ServiceInput::AnnexIsUp { node, is_up });
+        }
+        two.pass(SHORT);
+        let (places, is_all) = (vec![(client(), ANNEX)], false);
+        let steps = two.put(0, ServiceInput::LiveAt { places, is_all });
+        assert_eq!(steps, [guide(ANNEX)]);
+        assert_eq!(
+            two.nodes[0].service(0).asks_with(),
+            None,
+            "the wire passes the packets"
+        );
+        two.kill(1).pass(LONG);
+        two
+    }
+}
+
+fn guide(node: ServingNode) -> AnnexStep {
+    let client = client();
+    AnnexStep::Guide { client, node }
+}
+
+fn claimed(clients: Vec<SocketAddr>) -> ServiceInput {
+    let annex = GAMMA;
+    ServiceInput::Claimed { annex, clients }
+}
+
+#[test]
+fn a_primary_that_is_alone_asks_the_annexes_with_the_number_that_it_has_heard() {
+    let mut two = Two::without_wire(true);
+    assert_eq!(two.roles()[0].0, Role::Sole);
+    let number = two.nodes[0].service(0).asks_with();
+    assert!(number.is_some() && number == two.nodes[0].service(0).take_back());
+    assert_eq!(two.put(0, claimed(vec![client()])), [guide(ANNEX)]);
+    assert_eq!(two.nodes[0].service(0).carried(), 1);
+    two.pass(CLAIM_MAX);
+    assert_eq!(two.steps[0], [], "what is claimed is not lost");
+    let (node, reason) = (ANNEX, "it has ended".to_owned());
+    let lost = ServiceInput::RefusedAt {
+        client: client(),
+        node,
+        reason,
+    };
+    assert_eq!(two.put(0, lost), [guide(ServingNode::Primary)]);
+    assert_eq!(two.nodes[0].service(0).asks_with(), None);
+}
+
+#[test]
+fn what_no_annex_claims_ends() {
+    let mut two = Two::without_wire(true);
+    two.pass(CLAIM_MAX);
+    assert_eq!(std::mem::take(&mut two.steps[0]), [guide(ServingNode::Primary)]);
+    let drop_at = AnnexStep::DropAt {
+        client: client(),
+        node: ANNEX,
+    };
+    assert_eq!(two.put(0, claimed(vec![client()])), [drop_at], "it is too late");
+}
+
+/// A wire that has said nothing of annexes may have taken connections back from them.
+#[test]
+fn a_primary_that_has_heard_no_number_asks_nobody() {
+    let two = Two::without_wire(false);
+    assert_eq!(two.roles()[0].0, Role::Sole);
+    assert_eq!(two.nodes[0].service(0).asks_with(), None);
+}
+
+/// The wire waits until the primary has heard of a take-back.
+#[test]
+fn the_primary_hears_of_a_take_back() {
+    let mut two = Two::without_wire(true);
+    let before = two.nodes[0].service(0).take_back();
+    two.start(1).pass(LONG);
+    assert_eq!(two.roles().map(|(role, _)| role), [Role::Primary, Role::Backup]);
+    assert_eq!(
+        two.nodes[0].service(0).take_back(),
+        None,
+        "a new wire, without annexes"
+    );
+    let (node, is_up) = (ANNEX, true);
+    two.put(1, ServiceInput::AnnexIsUp { node, is_up });
+    two.pass(SHORT);
+    let heard = two.nodes[0].service(0).take_back();
+    assert!(heard.is_some() && heard != before);
+    assert_eq!(heard, two.nodes[1].service(0).take_back());
+}
