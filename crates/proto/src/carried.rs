@@ -164,10 +164,15 @@ impl CarriedConnections {
         self.carried.retain(|annex| places.values().any(|at| at == annex));
     }
 
-    /// Number of connections that this node carries.
-    pub(crate) fn len(&self) -> usize {
-        let is_carried = |annex: &&AnnexId| self.carried.contains(annex);
-        self.places.values().filter(is_carried).count()
+    /// The clients whose connections this node carries, and their annexes.
+    pub(crate) fn guests(&self) -> impl Iterator<Item = (SocketAddr, AnnexId)> + '_ {
+        let places = self.places.iter().map(|(&client, &annex)| (client, annex));
+        places.filter(|(_, annex)| self.carried.contains(annex))
+    }
+
+    /// Whether this node passes the packets of the annex.
+    pub(crate) fn is_carried(&self, annex: AnnexId) -> bool {
+        self.carried.contains(&annex)
     }
 
     /// This node is no primary any more. Returns the changes.
@@ -227,7 +232,7 @@ mod tests {
             changes,
             [home(client(2)), on(client(1), GAMMA), on(client(4), GAMMA)]
         );
-        assert_eq!((drops, carried.len()), (Vec::new(), 2));
+        assert_eq!((drops, carried.guests().count()), (Vec::new(), 2));
         assert_eq!(carried.on_timeout(at(2999)), []);
         assert_eq!(carried.on_timeout(at(3000)), [home(client(3))], "delta is silent");
         assert_eq!(carried.poll_timeout(), None);
@@ -255,7 +260,7 @@ mod tests {
         assert_eq!(carried.on_timeout(at(7999)), []);
         let lost = carried.on_timeout(at(8000));
         assert_eq!(lost, [home(client(1)), home(client(2))]);
-        assert_eq!(carried.len(), 1, "delta's");
+        assert_eq!(carried.guests().count(), 1, "delta's");
     }
 
     #[test]
@@ -276,7 +281,7 @@ mod tests {
         carried.on_timeout(at(3000));
         let changes = carried.note(&[on(client(9), DELTA)], true);
         assert_eq!(changes, [on(client(9), DELTA)]);
-        assert_eq!(carried.len(), 1);
+        assert_eq!(carried.guests().count(), 1);
         assert_eq!(carried.clear(), [home(client(1)), home(client(9))]);
     }
 

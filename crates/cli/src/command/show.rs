@@ -360,7 +360,7 @@ fn log_text(service: &ServiceStatus) -> String {
     format!("{log} of {limit}; the largest log of one connection: {largest} of {largest_limit}")
 }
 
-/// A text for each annex of the service that this node, the wire, knows of.
+/// A text for each annex of the service that this node knows of, as the wire, or as a primary that carries.
 fn shown_annexes(service: &ServiceStatus) -> impl Iterator<Item = String> {
     let annexes = service.annexes.iter();
     let known = annexes.filter(|annex| annex.is_up || annex.connections > 0);

@@ -196,7 +196,10 @@ impl CrashFault {
 
     /// Whether connections have moved to an annex before the fault.
     pub fn begins_on_annex(self) -> bool {
-        matches!(self, Self::KillAnnex | Self::StopAnnex | Self::KillBackupAfterAnnex)
+        matches!(
+            self,
+            Self::KillAnnex | Self::StopAnnex | Self::KillBackupAfterAnnex
+        )
     }
 
     /// Whether the fault cuts a living node off, so that the node's path is lost.

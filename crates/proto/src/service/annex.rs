@@ -12,14 +12,14 @@ use crate::role::Role;
 use crate::table::ConnectionId;
 
 impl Service {
-    /// The clients whose connections live on annexes, as this wire knows them.
+    /// The clients whose connections live on annexes, as this wire knows them, or which this primary carries.
     pub fn guests(&self) -> impl Iterator<Item = (SocketAddr, AnnexId)> + '_ {
-        self.annexes.guests()
+        self.annexes.guests().chain(self.carried.guests())
     }
 
-    /// Whether the node can take connections of this service.
+    /// Whether the node can take connections of this service, or this node, the primary, carries its connections.
     pub fn is_up(&self, node: ServingNode) -> bool {
-        self.annexes.is_up(node)
+        self.annexes.is_up(node) || node.annex().is_some_and(|annex| self.carried.is_carried(annex))
     }
 
     /// A node can take connections from now on, or not any more.
@@ -382,11 +382,6 @@ impl Service {
     /// If this primary passes the packets of annexes, or wants to: the number of the take-back with which it asks them for connections.
     pub fn asks_with(&self) -> Option<u64> {
         self.carried.asks_with()
-    }
-
-    /// Number of connections of annexes whose packets this primary passes.
-    pub fn carried(&self) -> usize {
-        self.carried.len()
     }
 
     /// The number of the last take-back from a silent annex: of a wire, its own; of a primary, the one that it has heard of.

@@ -59,7 +59,7 @@ fn a_primary_that_is_alone_asks_the_annexes_with_the_number_that_it_has_heard() 
     let number = two.nodes[0].service(0).asks_with();
     assert!(number.is_some() && number == two.nodes[0].service(0).take_back());
     assert_eq!(two.put(0, claimed(vec![client()])), [guide(ANNEX)]);
-    assert_eq!(two.nodes[0].service(0).carried(), 1);
+    assert_eq!(two.nodes[0].service(0).guests().count(), 1);
     two.pass(CLAIM_MAX);
     assert_eq!(two.steps[0], [], "what is claimed is not lost");
     let (node, reason) = (ANNEX, "it has ended".to_owned());
