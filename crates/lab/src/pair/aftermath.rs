@@ -306,6 +306,7 @@ impl Aftermath {
     ) -> Result<()> {
         match options.fault {
             CrashFault::PowerOff => self.come_back(testbed, 0, options.returning),
+            CrashFault::KillBackupAfterAnnex => self.come_back(testbed, 1, options.returning),
             CrashFault::LinkDown | CrashFault::CutBackup => self.plug(testbed, target.nodes()[0]),
             CrashFault::CutServicePath => {
                 let (at, index) = (monotonic(), target.nodes()[0]);
@@ -360,7 +361,6 @@ impl Aftermath {
             | CrashFault::Migrate
             | CrashFault::MigrateBack
             | CrashFault::KillBackupAfterMigrate
-            | CrashFault::KillBackupAfterAnnex
             | CrashFault::KillAnnex
             | CrashFault::FlushTc => Ok(()),
         }
