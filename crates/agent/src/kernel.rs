@@ -9,6 +9,7 @@ use proto::annex::ServingNode;
 use proto::census::PageQuery;
 use proto::connection::{Cap, Connection, Endpoint};
 use proto::export::{ExportOutcome, PartReceipt, SnapshotPart};
+use proto::restart::prefix::PrefixAsk;
 use proto::node::Node;
 use proto::packet::Checksum;
 use proto::spill::LogPart;
@@ -67,6 +68,13 @@ pub enum MessageToPeer {
         service: ServiceIndex,
         /// The answer.
         receipt: PartReceipt,
+    },
+    /// Asks for the first input of a connection that the peer relays.
+    AskPrefix {
+        /// The service.
+        service: ServiceIndex,
+        /// The question.
+        ask: PrefixAsk,
     },
 }
 

@@ -10,6 +10,7 @@ use crate::annex::ServingNode;
 use crate::census::PageQuery;
 use crate::connection::Cap;
 use crate::export::{ExportOutcome, PartReceipt, SnapshotPart};
+use crate::restart::prefix::PrefixAsk;
 use crate::migration::MigrationBeat;
 use crate::orphans::Orphans;
 use crate::path::PathWord;
@@ -262,6 +263,9 @@ pub enum ServiceAction {
     SendPart(SnapshotPart),
     /// Answer a part of a snapshot.
     SendReceipt(PartReceipt),
+    /// Ask the primary for the first input of a connection that it relays. Then give the node
+    /// [`Prefix`](crate::service::ServiceInput::Prefix).
+    AskPrefix(PrefixAsk),
     /// Tell the application the outcome of its calls of `export_state`.
     Exported {
         /// The calls.

@@ -18,6 +18,7 @@ mod orphans;
 mod packets;
 mod path;
 mod poll;
+mod prefix;
 pub(crate) mod replica;
 mod retry;
 mod roles;
@@ -45,6 +46,7 @@ use crate::export::{ExportPlace, Exports, PartReceipt, SnapshotArrivals, Snapsho
 use crate::migration::{IncomingMigrations, OutgoingMigrations};
 use crate::orphans::ServiceOrphans;
 use crate::path::ServicePath;
+use crate::restart::prefix::{PrefixAnswer, PrefixAsks};
 use crate::reversal::Reversed;
 use crate::role::{Role, RoleHistory};
 use crate::standing::{ArbiterVerdict, Standing, StandingConfig};
@@ -222,6 +224,8 @@ pub enum ServiceInput {
     Part(SnapshotPart),
     /// The backup has answered a part of a snapshot.
     Receipt(PartReceipt),
+    /// The primary has answered [`ServiceAction::AskPrefix`]. Handle this after reading the log.
+    Prefix(PrefixAnswer),
 }
 
 /// An application's call of `export_state`.
@@ -269,6 +273,8 @@ pub struct Service {
     exports: Exports,
     /// Snapshots that this node receives, as the backup.
     arrivals: SnapshotArrivals,
+    /// Connections of an earlier takeover whose first input this node asks the primary for.
+    prefixes: PrefixAsks,
     /// The step that failed in this node's network for the service, if any.
     failure: FailedStep,
     doubt: ServiceDoubt,
@@ -366,6 +372,7 @@ impl Service {
             sync: config.state_sync.map(StateSync::new),
             exports: Exports::new(now),
             arrivals: SnapshotArrivals::default(),
+            prefixes: PrefixAsks::default(),
             failure: FailedStep::default(),
             doubt: ServiceDoubt::default(),
             alarms: Alarms::default(),
@@ -479,6 +486,7 @@ impl Service {
             ServiceInput::Export(call) => self.on_export(now, call),
             ServiceInput::Part(part) => self.on_part(part),
             ServiceInput::Receipt(receipt) => self.on_receipt(now, &receipt),
+            ServiceInput::Prefix(answer) => self.on_prefix(now, &answer),
             ServiceInput::AnnexIsUp { node, is_up } => self.on_annex(now, node, is_up),
             ServiceInput::RestoredAt { client, node } => self.on_restored_at(now, client, node),
             ServiceInput::RefusedAt { client, node, reason } => self.on_refused_at(now, client, node, reason),

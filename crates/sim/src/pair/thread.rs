@@ -11,6 +11,7 @@ use proto::action::{Action, Heartbeat, ServiceAction};
 use proto::census::ClientTerms;
 use proto::census::{CensusPage, PageQuery};
 use proto::export::{PartReceipt, SnapshotPart};
+use proto::restart::prefix::{PrefixAnswer, PrefixAsk};
 use proto::pause::PauseWatch;
 use serde::{Deserialize, Serialize};
 
@@ -74,6 +75,8 @@ pub(super) enum AgentMessage {
     Page(CensusPage),
     Part(SnapshotPart),
     Receipt(PartReceipt),
+    AskPrefix(PrefixAsk),
+    Prefix(PrefixAnswer),
 }
 
 /// A message in transit. The network may deliver it more than once.

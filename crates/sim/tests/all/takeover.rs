@@ -315,3 +315,51 @@ fn migration_there_and_back() {
         "{there} {back}"
     );
 }
+
+/// The primary fails, comes back as the wire, and learns the connections that the survivor relays. Then the survivor fails.
+#[test]
+fn kept_input() {
+    let (mut kept, mut joined, mut restored) = (0, 0, 0);
+    for_seeds("kept_input", 0..SEEDS / 4, |seed, _| {
+        let mut draw = Draw::new(seed);
+        let mut config = draw.config(seed, RestartPolicy::Replay);
+        config.keep_input = true;
+        config.own_path = Some(config.path.clone());
+        if draw.chance(0.3) {
+            config.log_limit = (150_000, FullLogPolicy::Spilled);
+        }
+        let mut pair = SimPair::new(&config);
+        for _ in 0..1 + draw.below(5) {
+            let begin = at(START + draw.time(200 * MS));
+            let (count, len_max) = (20 + draw.below(60), draw.pick(&[300, 5_000, 60_000]));
+            pair.connect(begin, draw.talk_of(RestartPolicy::Replay, count, len_max, false));
+        }
+        if std::env::var_os("SEED").is_some() {
+            pair.world.record();
+            println!("{config:#?}");
+        }
+        let first = START + draw.time(Duration::from_millis(500));
+        let back = first + Duration::from_millis(500) + draw.time(500 * MS);
+        let second = back + Duration::from_secs(1) + draw.time(Duration::from_secs(2));
+        pair.fail_and_return(at(first), at(back));
+        pair.world.run_until(at(second));
+        kept += pair.backup().machine().keeps_inputs();
+        joined += pair.primary().joined();
+        let protected = pair.primary().protected();
+        pair.fail_backup();
+        let mut complaints = pair.run(at(LIMIT));
+        restored += pair.primary().machine().relay_endings().count();
+        let lost = pair.primary().machine().lost();
+        complaints.extend(
+            lost.iter()
+                .filter(|(client, _)| protected.contains(client))
+                .map(|(client, reason)| format!("{client} was protected, and was lost: {reason}")),
+        );
+        (pair, complaints)
+    });
+    println!("{kept} kept, {joined} joined, {restored} restored a second time");
+    assert!(
+        joined > 0 && restored > 0 || std::env::var_os("SEED").is_some(),
+        "{kept} {joined} {restored}"
+    );
+}
