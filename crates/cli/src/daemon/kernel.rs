@@ -238,6 +238,14 @@ impl LinuxKernel {
             .ok()
     }
 
+    /// Sends the peer the input that the keepers have kept for it.
+    pub fn tell_prefixes(&mut self) {
+        let answers: Vec<_> = self.relay.prefixes().collect();
+        for (service, answer) in answers {
+            self.peer.tell_prefix(self.vip(service), answer);
+        }
+    }
+
     /// Tells the wire whether a wake-up is needed.
     pub fn set_asleep(&self, asleep: bool) {
         self.wire.set_asleep(asleep);
@@ -585,6 +593,7 @@ impl Kernel for LinuxKernel {
             MessageToPeer::AskAll { service, query } => self.peer.ask_all(self.vip(service), query),
             MessageToPeer::Part { service, part } => self.peer.send_part(self.vip(service), part),
             MessageToPeer::Receipt { service, receipt } => self.peer.send_receipt(self.vip(service), receipt),
+            MessageToPeer::AskPrefix { service, ask } => self.peer.ask_prefix(self.vip(service), ask),
         }
     }
 

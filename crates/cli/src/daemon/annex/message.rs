@@ -12,7 +12,7 @@ use crate::daemon::relay::PlannedContent;
 pub type WakeAgent = Arc<dyn Fn() + Send + Sync>;
 
 /// Marks a link of this version.
-pub const MAGIC: [u8; 4] = *b"SFA1";
+pub const MAGIC: [u8; 4] = *b"SFA2";
 /// The only kind of frame.
 pub const MESSAGE: u8 = 1;
 
