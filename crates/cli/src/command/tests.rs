@@ -38,7 +38,7 @@ fn survivor() -> ServiceStatus {
             restored: 20,
             reset: 1,
         }],
-        counters: [("logged".to_owned(), 12_345), ("never".to_owned(), 0)].into(),
+        counters: [("logged".to_owned(), 12_345), ("never".to_owned(), 0), ("relayed_input_kept".to_owned(), 1)].into(),
         state: proto::role::Role::Sole,
         history: [
             (10, proto::role::Role::Backup, 1),
@@ -199,7 +199,7 @@ order          OFF for 12 s: the record has ended with the takeover; begins when
                this node's server is started again with the library
 moved          4 connections to the backup; the primary logs them
 annex          gamma is there, 7 connections
-relayed        1 connection
+relayed        1 connection; the input of 1 is kept for the other node
 not protected  perhaps more than shown: the primary has not told this node yet
                which clients are connected
 not protected  1: relayed; no backup

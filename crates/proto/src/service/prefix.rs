@@ -13,12 +13,12 @@ impl Service {
         if !self.config.table.keep_input {
             return;
         }
-        if self.role() != Role::Backup || !self.follows() {
-            self.prefixes.clear();
-            return;
-        }
         for (connection, client, input) in self.table.take_to_join() {
             self.prefixes.begin(connection, client, input);
+        }
+        if self.role() != Role::Backup {
+            self.prefixes.clear();
+            return;
         }
         let table = &self.table;
         let late = self
@@ -34,7 +34,7 @@ impl Service {
 
     /// The primary has answered. Call this after reading the log.
     pub(super) fn on_prefix(&mut self, now: Instant, answer: &PrefixAnswer) {
-        if self.role() != Role::Backup || !self.follows() {
+        if self.role() != Role::Backup {
             return;
         }
         let Some(connection) = self.prefixes.find(answer) else {

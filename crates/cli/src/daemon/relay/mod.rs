@@ -279,8 +279,10 @@ impl RelayedConnections {
             .collect();
         counters.insert("relayed_adopted".into(), sums.adopted);
         counters.insert("relayed_live".into(), sums.live);
-        counters.insert("relayed_input_kept".into(), sums.kept);
-        counters.insert("relayed_input_given_up".into(), sums.kept_given_up);
+        if self.services[usize::from(service)].keep.is_some() {
+            counters.insert("relayed_input_kept".into(), sums.kept);
+            counters.insert("relayed_input_given_up".into(), sums.kept_given_up);
+        }
         counters.insert("relayed_requests_refused".into(), sums.refused);
         counters.insert("relayed_requests_quarantined".into(), sums.quarantined);
         counters

@@ -31,6 +31,8 @@ pub(crate) struct PrefixQuestion {
 #[derive(Debug, Default)]
 pub(crate) struct PrefixAsks {
     active: Vec<PrefixQuestion>,
+    /// Connections whose survivor did not have more input yet. They are asked for again when they are due and there is room.
+    parked: Vec<PrefixQuestion>,
     waiting: VecDeque<(ConnectionId, SocketAddr, Seq)>,
     joined: u64,
     given_up: u64,
@@ -45,6 +47,7 @@ impl PrefixAsks {
     /// Forgets all questions, because this node is no longer the wire.
     pub fn clear(&mut self) {
         self.active.clear();
+        self.parked.clear();
         self.waiting.clear();
     }
 
@@ -61,28 +64,39 @@ impl PrefixAsks {
         is_open: impl Fn(ConnectionId) -> bool,
     ) -> Vec<ConnectionId> {
         let mut late = Vec::new();
-        self.active.retain(|question| {
-            let is_late = now.since(question.progress) >= PATIENCE;
-            if is_late {
-                late.push(question.connection);
-            }
-            !is_late && is_open(question.connection)
-        });
+        for questions in [&mut self.active, &mut self.parked] {
+            questions.retain(|question| {
+                let is_late = now.since(question.progress) >= PATIENCE;
+                if is_late {
+                    late.push(question.connection);
+                }
+                !is_late && is_open(question.connection)
+            });
+        }
         while self.active.len() < ACTIVE_MAX
-            && let Some((connection, client, input)) = self.waiting.pop_front()
+            && let Some(question) = self.next(now)
         {
-            if is_open(connection) {
-                let from = 0;
-                self.active.push(PrefixQuestion {
-                    connection,
-                    ask: PrefixAsk { client, input, from },
-                    again: now,
-                    progress: now,
-                });
+            if is_open(question.connection) {
+                self.active.push(question);
             }
         }
         self.given_up += late.len() as u64;
         late
+    }
+
+    /// The question that becomes active next.
+    fn next(&mut self, now: Instant) -> Option<PrefixQuestion> {
+        if let Some(due) = self.parked.iter().position(|question| now >= question.again) {
+            return Some(self.parked.remove(due));
+        }
+        let (connection, client, input) = self.waiting.pop_front()?;
+        let from = 0;
+        Some(PrefixQuestion {
+            connection,
+            ask: PrefixAsk { client, input, from },
+            again: now,
+            progress: now,
+        })
     }
 
     /// The next question to ask now.
@@ -136,8 +150,14 @@ impl PrefixAsks {
                 if has_come || is_repeating {
                     question.progress = now;
                 }
-                if *arrived >= until {
-                    question.again = if has_come { now } else { now + LATER };
+                match (*arrived >= until, has_come) {
+                    (true, true) => question.again = now,
+                    (true, false) => {
+                        question.again = now + LATER;
+                        self.parked.push(self.active.swap_remove(index));
+                    }
+                    (false, true) => question.again = now + ASK_AGAIN, // the next part is on its way
+                    (false, false) => {}
                 }
             }
         }
@@ -146,6 +166,9 @@ impl PrefixAsks {
     /// When [`handle_timeout`](Self::handle_timeout) or [`poll_ask`](Self::poll_ask) is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = |question: &PrefixQuestion| question.again.min(question.progress + PATIENCE);
-        self.active.iter().map(due).min()
+        // Without room, those that are parked wait for an active one.
+        let has_room = self.active.len() < ACTIVE_MAX;
+        let parked = self.parked.iter().filter(|_| has_room);
+        self.active.iter().chain(parked).map(due).min()
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct Joining {
     input: Option<StreamLog>,
     /// As in [`PrefixPart`].
     begins_at: (Seq, Seq),
-    /// The last logged output. It ends at `said`.
+    /// The last logged output, from the first part on. It ends at `said`.
     recent: VecDeque<u8>,
     /// End of the logged output.
     said: Offset,
@@ -76,6 +76,9 @@ impl Joining {
     /// The primary's next bytes, as logged.
     pub fn on_output(&mut self, bytes: &[u8]) {
         self.said += bytes.len() as u64;
+        if self.input.is_none() {
+            return; // the survivor has not chosen a place yet
+        }
         let bytes = &bytes[bytes.len().saturating_sub(RECENT_MAX)..];
         let excess = (self.recent.len() + bytes.len()).saturating_sub(RECENT_MAX);
         self.recent.drain(..excess);
@@ -100,7 +103,10 @@ impl Joining {
         first: Seq,
         (limit, spills): (u64, Option<&Arc<Spills>>),
     ) -> Result<(), String> {
-        if part.size > Offset::LEARNT.0 || (part.begins_at.0 + part.size as u32) != first {
+        if part.size > Offset::LEARNT.0 {
+            return Err("its earlier input is longer than 4 GiB".into());
+        }
+        if (part.begins_at.0 + part.size as u32) != first {
             return Err("the other node's input does not reach this node's log".into());
         }
         let begin = Offset(Offset::LEARNT.0 - part.size);
