@@ -38,7 +38,12 @@ fn survivor() -> ServiceStatus {
             restored: 20,
             reset: 1,
         }],
-        counters: [("logged".to_owned(), 12_345), ("never".to_owned(), 0), ("relayed_input_kept".to_owned(), 1)].into(),
+        counters: [
+            ("logged".to_owned(), 12_345),
+            ("never".to_owned(), 0),
+            ("relayed_input_kept".to_owned(), 1),
+        ]
+        .into(),
         state: proto::role::Role::Sole,
         history: [
             (10, proto::role::Role::Backup, 1),

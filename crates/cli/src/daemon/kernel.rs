@@ -38,7 +38,7 @@ use super::outside::OutsideProbes;
 use super::peer::PeerLinks;
 use super::pool::{self, pool_max};
 use super::refusals::Refusals;
-use super::relay::{Handover, HandoverContent, LiveSocket, LoggedContent, RelayedConnections};
+use super::relay::{Handover, HandoverContent, LiveSocket, LoggedContent, RelayedConnections, WakeLoop};
 use super::replicas::{ReplicaKey, Replicas};
 use super::servers::Servers;
 use super::snapshots::WaitingExports;
@@ -172,8 +172,9 @@ impl LinuxKernel {
         self.services.iter().map(|service| service.mac).collect()
     }
 
-    /// Finds or starts the keeper, which relays restored connections.
-    pub fn start_keeper(&mut self, config: &Config) -> anyhow::Result<()> {
+    /// Finds or starts the keeper, which relays restored connections. `wake` wakes the agent's loop when a keeper has answered.
+    pub fn start_keeper(&mut self, config: &Config, wake: WakeLoop) -> anyhow::Result<()> {
+        self.relay.set_wake(wake);
         self.relay.start(Keepers::open(&config.node.state_dir)?)
     }
 

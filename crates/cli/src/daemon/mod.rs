@@ -143,8 +143,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
         let asker = asker.clone();
         metrics::serve(metrics.listen, move || Ok(metrics::exposition(&asker.status()?)))?;
     }
-    kernel.relay.set_wake(Arc::clone(&wake_agent));
-    kernel.start_keeper(config)?;
+    kernel.start_keeper(config, Arc::clone(&wake_agent))?;
     let snapshots = snapshots::serve(
         config,
         &asker,

@@ -73,9 +73,14 @@ fn a_status() -> NodeStatus {
         }],
         takeover_sums: SUMS,
         migrations: MIGRATIONS,
-        counters: [("logged_in", 9), ("handshakes", 5), ("relayed_live", 1), ("relayed_input_kept", 1)]
-            .map(|(name, count)| (name.to_owned(), count))
-            .into(),
+        counters: [
+            ("logged_in", 9),
+            ("handshakes", 5),
+            ("relayed_live", 1),
+            ("relayed_input_kept", 1),
+        ]
+        .map(|(name, count)| (name.to_owned(), count))
+        .into(),
         state: proto::role::Role::TakingOver,
         peer_state: None,
         simplex_reason: Some("a \"quoted\" reason".to_owned()),

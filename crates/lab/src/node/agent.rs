@@ -336,7 +336,11 @@ application = \"{loopback}:{port}\"
             CommitMode::Immediate => "commit = \"immediate\"\n",
         };
         let opaque = if self.opaque { "opaque = \"replica\"\n" } else { "" };
-        let keep = if self.keep_input { "keep_input = true\n" } else { "" };
+        let keep = if self.keep_input {
+            "keep_input = true\n"
+        } else {
+            ""
+        };
         format!("{commit}{opaque}{keep}")
     }
 

@@ -186,7 +186,7 @@ impl Keeper {
         let is_meant = |kept: &&Rc<KeptConnection>| {
             kept.adoption.client == ask.client && kept.adoption.service == service
         };
-        let kept = live.values().filter(is_meant).next_back()?;
+        let kept = live.values().rfind(is_meant)?;
         kept.prefix.answer(ask)
     }
 

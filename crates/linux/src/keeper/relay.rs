@@ -446,9 +446,11 @@ impl Patience {
         }
     }
 
-    fn look(&mut self, missing: u64) {
+    /// The application has yet to generate `missing` bytes. Returns this number.
+    fn look(&mut self, missing: u64) -> u64 {
         let now = proto::Instant::ZERO + self.began.elapsed();
         self.catch_up.look(now, missing);
+        missing
     }
 
     /// Waits for the application's next output.
@@ -487,8 +489,7 @@ async fn pass_down(
         }
         let may_speak = *output == OutputEnd::Open;
         let is_new = sent_before.missing() == 0;
-        let missing = filter.borrow().missing() + sent_before.missing();
-        patience.look(missing);
+        let missing = patience.look(filter.borrow().missing() + sent_before.missing());
         kept.prefix.set_missing(missing);
         let read = flow::read(application.socket, &keeper.scratch, &kept.turn, |bytes| {
             kept.prefix.on_output(bytes);

@@ -145,7 +145,11 @@ impl Connection {
                 && log.memory() as u64 > limit
             {
                 // If this fails, `hold_limit` gives the connection up.
-                let _ = log.spill(spills, acknowledged, usize::try_from(limit / 2).unwrap_or(usize::MAX));
+                let _ = log.spill(
+                    spills,
+                    acknowledged,
+                    usize::try_from(limit / 2).unwrap_or(usize::MAX),
+                );
             }
         });
         if let Err(error) = appended {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::digest::Digest;
+pub use super::prefix::EarlierOutput;
 use super::prefix::{Joined, Joining};
 use crate::Offset;
 
@@ -26,15 +27,6 @@ pub struct ReplayTracker {
 enum LearntReplay {
     Joining(Joining),
     Joined(Joined),
-}
-
-/// The output that the survivor of an earlier takeover sent before the log of the output began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EarlierOutput {
-    /// Number of bytes, from the connection's first one on.
-    pub bytes: u64,
-    /// The hash of these bytes.
-    pub hash: [u8; 16],
 }
 
 /// The output that a restarted application must repeat, and that the client must not get again.
@@ -118,9 +110,10 @@ impl ReplayTracker {
         match self.learnt.as_deref() {
             None => Ok(()),
             Some(LearntReplay::Joined(joined)) if joined.unlogged == 0 => Ok(()),
-            Some(LearntReplay::Joined(_)) => {
-                Err("older than the wire; protected once the wire has seen the output that the other node sent".into())
-            }
+            Some(LearntReplay::Joined(_)) => Err(
+                "older than the wire; protected once the wire has seen the output that the other node sent"
+                    .into(),
+            ),
             Some(LearntReplay::Joining(_)) => {
                 Err("older than the wire; protected once the other node has sent its earlier input".into())
             }

@@ -8,6 +8,7 @@
 //! A service learns about the peer from the node's [`Detector`] and from what the peer's heartbeats say about this service.
 
 mod annex;
+mod asks;
 mod direct;
 mod doubt;
 mod failure;
@@ -46,7 +47,7 @@ use crate::export::{ExportPlace, Exports, PartReceipt, SnapshotArrivals, Snapsho
 use crate::migration::{IncomingMigrations, OutgoingMigrations};
 use crate::orphans::ServiceOrphans;
 use crate::path::ServicePath;
-use crate::restart::prefix::{PrefixAnswer, PrefixAsks};
+use crate::restart::prefix::PrefixAnswer;
 use crate::reversal::Reversed;
 use crate::role::{Role, RoleHistory};
 use crate::standing::{ArbiterVerdict, Standing, StandingConfig};
@@ -54,6 +55,7 @@ use crate::state_sync::{StateSync, StateSyncEvent};
 use crate::table::{ConnectionId, Table, TableConfig};
 use crate::takeover::{Repeats, Reports, Takeover};
 use crate::{Instant, Offset};
+use asks::PrefixAsks;
 use retry::FailedStep;
 
 /// One service of a [`NodeConfig`](crate::node::NodeConfig).

@@ -25,7 +25,11 @@ impl Service {
             .prefixes
             .handle_timeout(now, |connection| table.get(connection).is_some());
         for connection in late {
-            self.refuse_prefix(now, connection, "the other node has not sent its earlier input".into());
+            self.refuse_prefix(
+                now,
+                connection,
+                "the other node has not sent its earlier input".into(),
+            );
         }
         while let Some(ask) = self.prefixes.poll_ask(now) {
             self.actions.push_back(ServiceAction::AskPrefix(ask));

@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 
 use super::open::is_silent;
 use super::{ConnectionId, Direction, Table, TableChange};
-use crate::restart::prefix::{JoinStep, PrefixPart};
-use crate::{Instant, Seq};
 use crate::census::{CensusPage, PageQuery};
 use crate::census::{ClientTerms, QUESTION_MAX};
 use crate::connection::{Connection, UnprotectedCause};
 use crate::export::ArrivedSnapshot;
 use crate::packet::Segment;
+use crate::restart::prefix::{JoinStep, PrefixPart};
 use crate::restart::snapshot::SnapshotStanding;
+use crate::{Instant, Seq};
 
 impl Table {
     /// Clients whose connections are older than the log ([`crate::older`]), and why they are not protected.

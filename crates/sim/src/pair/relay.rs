@@ -30,7 +30,11 @@ pub(super) enum RelayPlan {
     Http(http::HttpResume),
     /// A fresh program imports the state, if there is one, and gets the logged input from the restart point on, then what the client
     /// sends. The program repeats the output that the [`Repetition`](replay::Repetition) describes.
-    Replay(replay::Repetition, Option<replay::EarlierOutput>, Option<Arc<[u8]>>),
+    Replay(
+        replay::Repetition,
+        Option<replay::EarlierOutput>,
+        Option<Arc<[u8]>>,
+    ),
     /// The replica continues. It gets the logged input that it has not been fed, then what the client sends.
     Replica(replica::ReplicaResume, Box<dyn SimApplication>),
     /// Nothing more is relayed.

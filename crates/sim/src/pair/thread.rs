@@ -11,8 +11,8 @@ use proto::action::{Action, Heartbeat, ServiceAction};
 use proto::census::ClientTerms;
 use proto::census::{CensusPage, PageQuery};
 use proto::export::{PartReceipt, SnapshotPart};
-use proto::restart::prefix::{PrefixAnswer, PrefixAsk};
 use proto::pause::PauseWatch;
+use proto::restart::prefix::{PrefixAnswer, PrefixAsk};
 use serde::{Deserialize, Serialize};
 
 /// Time that each kind of work takes the agent.

@@ -20,8 +20,8 @@ use proto::restart::prefix::{KeepLimits, PrefixAnswer, PrefixAsk};
 use crate::config::{AfterTakeover, AtLimitSetting, Config, ServiceSettings};
 use crate::control::RestoredStatus;
 use crate::keepers::Keepers;
+pub use serve::{Handover, HandoverContent, LoggedContent, PlannedContent, RelayService, WakeLoop};
 use serve::{RelayAnswers, RelayOrder, RelayReport};
-pub use serve::{Handover, HandoverContent, LoggedContent, PlannedContent, RelayService};
 
 /// Number of low bits of a connection's number, in which an agent counts its connections. The high bits are random for each agent.
 const NUMBERS: u32 = 32;
@@ -86,9 +86,6 @@ pub struct RelayedConnections {
     thread: Option<RelayThreadHandle>,
     services: Arc<[RelayService]>,
 }
-
-/// Wakes the agent's loop.
-pub type WakeLoop = Arc<dyn Fn() + Send + Sync>;
 
 /// The thread that talks to the keepers.
 struct RelayThreadHandle {

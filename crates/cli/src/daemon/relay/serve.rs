@@ -17,7 +17,6 @@ use proto::stream::StreamLog;
 use proto::{Instant, Offset};
 use serde::{Deserialize, Serialize};
 
-use super::WakeLoop;
 use crate::keepers::Keepers;
 
 /// Time between two status requests while the keepers relay something.
@@ -35,6 +34,9 @@ pub struct Handover {
     pub socket: OwnedFd,
     pub content: HandoverContent,
 }
+
+/// Wakes the agent's loop.
+pub type WakeLoop = Arc<dyn Fn() + Send + Sync>;
 
 /// Work for the thread.
 pub(super) enum RelayOrder {

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use proto::restart::prefix::{KeepLimits, PrefixAsk, PrefixPart};
-use proto::restart::replay::{EarlierOutput, ReplayTracker, Repetition};
+use proto::restart::replay::{EarlierOutput, Repetition, ReplayTracker};
 use proto::{Offset, Seq};
 
 use super::lab::*;

@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::PrefixPart;
-use crate::restart::replay::EarlierOutput;
+use super::{EarlierOutput, PrefixPart};
 use crate::spill::{LogFull, Spills};
 use crate::stream::StreamLog;
 use crate::{Offset, Seq};
@@ -141,7 +140,9 @@ impl Joining {
         let begin = Offset(Offset::LEARNT.0.checked_sub(before)?);
         let end = begin + place.bytes;
         let kept = self.said.since(end);
-        let kept = usize::try_from(kept).ok().filter(|&kept| kept <= self.recent.len())?;
+        let kept = usize::try_from(kept)
+            .ok()
+            .filter(|&kept| kept <= self.recent.len())?;
         if end < Offset::LEARNT {
             return None; // the log began after that place
         }

@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::{PREFIX_WINDOW, PrefixAnswer, PrefixAsk, PrefixPart};
+use super::{EarlierOutput, PREFIX_WINDOW, PrefixAnswer, PrefixAsk, PrefixPart};
 use crate::restart::digest::Digest;
-use crate::restart::replay::EarlierOutput;
 use crate::spill::{Spills, gather};
 use crate::stream::StreamLog;
 use crate::{Offset, Seq};
@@ -93,9 +92,8 @@ impl KeptInput {
         log.insert(log.frontier(), bytes, None);
         self.count();
         let limits = self.all.limits;
-        let is_over = |kept: &Self| {
-            kept.counted > limits.connection_bytes_max || kept.all.memory() > limits.bytes_max
-        };
+        let is_over =
+            |kept: &Self| kept.counted > limits.connection_bytes_max || kept.all.memory() > limits.bytes_max;
         if is_over(self) {
             self.spill();
         }
@@ -154,10 +152,15 @@ impl KeptInput {
     }
 
     fn part(&self, ask: &PrefixAsk, is_new: bool) -> Result<PrefixPart, String> {
-        let log = self.log.as_ref().ok_or("its input reached the limit of kept input")?;
+        let log = self
+            .log
+            .as_ref()
+            .ok_or("its input reached the limit of kept input")?;
         let size = log.offset_of(ask.input).ok_or("it is another connection")?;
         // Input that the relay has not read yet comes with a later question.
-        let until = size.min(log.frontier()).min(Offset(ask.from) + PREFIX_WINDOW as u64);
+        let until = size
+            .min(log.frontier())
+            .min(Offset(ask.from) + PREFIX_WINDOW as u64);
         let from = Offset(ask.from).min(until);
         let bytes: io::Result<_> = gather(log.parts(from..until));
         Ok(PrefixPart {

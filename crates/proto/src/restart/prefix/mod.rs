@@ -17,7 +17,6 @@
 //! Questions and answers may be lost or come twice. The wire asks again, and gives up after a time without progress. The survivor remembers
 //! no question.
 
-mod asks;
 mod joining;
 mod kept;
 #[cfg(test)]
@@ -27,11 +26,9 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::replay::EarlierOutput;
 use crate::Seq;
 use crate::seq::in_reach;
 
-pub(crate) use self::asks::PrefixAsks;
 pub(crate) use self::joining::{JoinStep, Joined, Joining};
 pub use self::kept::{KeepLimits, KeptInput, KeptInputs};
 
@@ -39,6 +36,15 @@ pub use self::kept::{KeepLimits, KeptInput, KeptInputs};
 pub const PREFIX_PART_MAX: usize = 16 << 10;
 /// Largest number of input bytes that one question asks for. Small enough for the receiver's socket buffer.
 pub const PREFIX_WINDOW: usize = 4 * PREFIX_PART_MAX;
+
+/// The output that the survivor of an earlier takeover sent before the log of the output began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EarlierOutput {
+    /// Number of bytes, from the connection's first one on.
+    pub bytes: u64,
+    /// The hash of these bytes.
+    pub hash: [u8; 16],
+}
 
 /// The wire asks for a connection's first input bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,22 +1,16 @@
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::*;
+use crate::Offset;
 use crate::restart::replay::{RepetitionFilter, ReplayTracker};
 use crate::spill::Spills;
 use crate::spill::tests::TestDepot;
 use crate::stream::StreamLog;
-use crate::table::ConnectionId;
-use crate::{Instant, Offset};
 
 const BEGIN: (Seq, Seq) = (Seq(u32::MAX - 100), Seq(7));
 
 fn client() -> SocketAddr {
     ([192, 0, 2, 9], 4000).into()
-}
-
-fn at(millis: u64) -> Instant {
-    Instant::ZERO + Duration::from_millis(millis)
 }
 
 fn bytes(count: usize) -> Vec<u8> {
@@ -104,16 +98,13 @@ impl LearningWire {
 #[test]
 fn input_comes_whole_whatever_its_length() {
     for length in [0, 1, PREFIX_PART_MAX, PREFIX_WINDOW + 1, 500_000] {
-        for spills in [
-            None,
-            Some(Spills::new(Box::new(TestDepot::default()), u64::MAX)),
-        ] {
+        for spills in [None, Some(Spills::new(Box::new(TestDepot::default()), u64::MAX))] {
             let limit = if spills.is_some() { 70_000 } else { u64::MAX };
             let all = KeptInputs::new(limits(limit, u64::MAX), spills);
             let mut kept = KeptInput::new(Arc::clone(&all), BEGIN);
             let input = bytes(length);
             input.chunks(7000).for_each(|piece| kept.on_input(piece));
-            assert!(all.memory() <= limit + 32_768, "{}", all.memory());
+            assert!(all.memory() <= limit.saturating_add(32_768), "{}", all.memory());
             kept.on_output(b"hello");
             let mut wire = LearningWire::at(length as u64, 5);
             let place = wire.fetch(&kept);
@@ -252,84 +243,4 @@ fn parts_of_another_connection_are_refused() {
         (Offset(50_001).to_seq(BEGIN.0), BEGIN.1),
     );
     assert!(later.answer(&ask(50_000, 0), true).content.is_err());
-}
-
-fn connections(count: u32) -> Vec<ConnectionId> {
-    (0..count).map(ConnectionId::first_of).collect()
-}
-
-#[test]
-fn questions_are_repeated_and_given_up() {
-    let ids = connections(6);
-    let mut asks = PrefixAsks::default();
-    for (port, &id) in (1..).zip(&ids) {
-        asks.begin(id, ([192, 0, 2, 9], port).into(), Seq(9));
-    }
-    let poll = |asks: &mut PrefixAsks, millis| {
-        let mut late = asks.handle_timeout(at(millis), |_| true);
-        late.sort_unstable();
-        let asked: Vec<_> = std::iter::from_fn(|| asks.poll_ask(at(millis))).collect();
-        (asked.len(), late)
-    };
-    assert_eq!(poll(&mut asks, 0), (4, vec![]), "no more than four at a time");
-    assert_eq!(poll(&mut asks, 49), (0, vec![]));
-    assert_eq!(poll(&mut asks, 50), (4, vec![]), "no answer has come");
-    // Two windows of the first connection's input come, then nothing more.
-    asks.on_step(at(60), ids[0], &JoinStep::Wants(100), (100, false));
-    assert_eq!(asks.poll_ask(at(60)).map(|ask| ask.from), Some(100));
-    asks.on_step(at(70), ids[0], &JoinStep::Wants(200), (200, false));
-    asks.on_step(at(80), ids[1], &JoinStep::Joined, (0, false));
-    assert_eq!(asks.counts(), (1, 0));
-    assert_eq!(poll(&mut asks, 29_999).1, vec![]);
-    let (_, late) = poll(&mut asks, 30_000);
-    assert_eq!(late, [ids[2], ids[3]], "30 s after the question");
-    let (_, late) = poll(&mut asks, 30_070);
-    assert_eq!(late, [ids[0]], "30 s after its last bytes");
-    asks.on_step(
-        at(30_100),
-        ids[4],
-        &JoinStep::Refused(String::new()),
-        (0, false),
-    );
-    assert_eq!(asks.counts(), (1, 4));
-    // While the survivor's application repeats output, nothing is given up.
-    asks.on_step(at(59_000), ids[5], &JoinStep::Wants(0), (0, true));
-    assert_eq!(poll(&mut asks, 60_100).1, vec![]);
-    assert_eq!(poll(&mut asks, 89_000).1, [ids[5]]);
-    assert_eq!(asks.poll_timeout(), None);
-}
-
-#[test]
-fn a_connection_that_has_ended_is_not_asked_for() {
-    let ids = connections(2);
-    let mut asks = PrefixAsks::default();
-    for &id in &ids {
-        asks.begin(id, client(), Seq(9));
-    }
-    assert!(asks.handle_timeout(at(0), |id| id == ids[1]).is_empty());
-    assert!(asks.poll_ask(at(0)).is_some() && asks.poll_ask(at(0)).is_none());
-    assert!(asks.handle_timeout(at(1), |_| false).is_empty());
-    assert_eq!((asks.poll_ask(at(1)), asks.poll_timeout()), (None, None));
-    assert_eq!(asks.counts(), (0, 0));
-}
-
-#[test]
-fn a_connection_whose_survivor_is_behind_gives_way_to_others() {
-    let ids = connections(5);
-    let mut asks = PrefixAsks::default();
-    for (port, &id) in (1..).zip(&ids) {
-        asks.begin(id, ([192, 0, 2, 9], port).into(), Seq(9));
-    }
-    let ports = |asks: &mut PrefixAsks, millis| {
-        asks.handle_timeout(at(millis), |_| true);
-        let asked = std::iter::from_fn(|| asks.poll_ask(at(millis)));
-        asked.map(|ask| ask.client.port()).collect::<Vec<_>>()
-    };
-    assert_eq!(ports(&mut asks, 0), [1, 2, 3, 4]);
-    asks.on_step(at(1), ids[0], &JoinStep::Wants(0), (0, false));
-    assert_eq!(ports(&mut asks, 1), [5]);
-    assert!(ports(&mut asks, 21).is_empty(), "four are active");
-    asks.on_step(at(22), ids[4], &JoinStep::Joined, (0, false));
-    assert_eq!(asks.poll_timeout(), Some(at(21)), "there is room again");
-    assert_eq!(ports(&mut asks, 22), [1]);
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::{JoinStep, PrefixAnswer, PrefixAsk};
+use crate::restart::prefix::{JoinStep, PrefixAnswer, PrefixAsk};
 use crate::table::ConnectionId;
 use crate::{Instant, Seq};
 
@@ -170,5 +170,93 @@ impl PrefixAsks {
         let has_room = self.active.len() < ACTIVE_MAX;
         let parked = self.parked.iter().filter(|_| has_room);
         self.active.iter().chain(parked).map(due).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client() -> SocketAddr {
+        ([192, 0, 2, 9], 4000).into()
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
+    fn connections(count: u32) -> Vec<ConnectionId> {
+        (0..count).map(ConnectionId::first_of).collect()
+    }
+
+    #[test]
+    fn questions_are_repeated_and_given_up() {
+        let ids = connections(6);
+        let mut asks = PrefixAsks::default();
+        for (port, &id) in (1..).zip(&ids) {
+            asks.begin(id, ([192, 0, 2, 9], port).into(), Seq(9));
+        }
+        let poll = |asks: &mut PrefixAsks, millis| {
+            let mut late = asks.handle_timeout(at(millis), |_| true);
+            late.sort_unstable();
+            let asked: Vec<_> = std::iter::from_fn(|| asks.poll_ask(at(millis))).collect();
+            (asked.len(), late)
+        };
+        assert_eq!(poll(&mut asks, 0), (4, vec![]), "no more than four at a time");
+        assert_eq!(poll(&mut asks, 49), (0, vec![]));
+        assert_eq!(poll(&mut asks, 50), (4, vec![]), "no answer has come");
+        // Two windows of the first connection's input come, then nothing more.
+        asks.on_step(at(60), ids[0], &JoinStep::Wants(100), (100, false));
+        assert_eq!(asks.poll_ask(at(60)).map(|ask| ask.from), Some(100));
+        asks.on_step(at(70), ids[0], &JoinStep::Wants(200), (200, false));
+        asks.on_step(at(80), ids[1], &JoinStep::Joined, (0, false));
+        assert_eq!(asks.counts(), (1, 0));
+        assert_eq!(poll(&mut asks, 29_999).1, vec![]);
+        let (_, late) = poll(&mut asks, 30_000);
+        assert_eq!(late, [ids[2], ids[3]], "30 s after the question");
+        let (_, late) = poll(&mut asks, 30_070);
+        assert_eq!(late, [ids[0]], "30 s after its last bytes");
+        asks.on_step(at(30_100), ids[4], &JoinStep::Refused(String::new()), (0, false));
+        assert_eq!(asks.counts(), (1, 4));
+        // While the survivor's application repeats output, nothing is given up.
+        asks.on_step(at(59_000), ids[5], &JoinStep::Wants(0), (0, true));
+        assert_eq!(poll(&mut asks, 60_100).1, vec![]);
+        assert_eq!(poll(&mut asks, 89_000).1, [ids[5]]);
+        assert_eq!(asks.poll_timeout(), None);
+    }
+
+    #[test]
+    fn a_connection_that_has_ended_is_not_asked_for() {
+        let ids = connections(2);
+        let mut asks = PrefixAsks::default();
+        for &id in &ids {
+            asks.begin(id, client(), Seq(9));
+        }
+        assert!(asks.handle_timeout(at(0), |id| id == ids[1]).is_empty());
+        assert!(asks.poll_ask(at(0)).is_some() && asks.poll_ask(at(0)).is_none());
+        assert!(asks.handle_timeout(at(1), |_| false).is_empty());
+        assert_eq!((asks.poll_ask(at(1)), asks.poll_timeout()), (None, None));
+        assert_eq!(asks.counts(), (0, 0));
+    }
+
+    #[test]
+    fn a_connection_whose_survivor_is_behind_gives_way_to_others() {
+        let ids = connections(5);
+        let mut asks = PrefixAsks::default();
+        for (port, &id) in (1..).zip(&ids) {
+            asks.begin(id, ([192, 0, 2, 9], port).into(), Seq(9));
+        }
+        let ports = |asks: &mut PrefixAsks, millis| {
+            asks.handle_timeout(at(millis), |_| true);
+            let asked = std::iter::from_fn(|| asks.poll_ask(at(millis)));
+            asked.map(|ask| ask.client.port()).collect::<Vec<_>>()
+        };
+        assert_eq!(ports(&mut asks, 0), [1, 2, 3, 4]);
+        asks.on_step(at(1), ids[0], &JoinStep::Wants(0), (0, false));
+        assert_eq!(ports(&mut asks, 1), [5]);
+        assert!(ports(&mut asks, 21).is_empty(), "four are active");
+        asks.on_step(at(22), ids[4], &JoinStep::Joined, (0, false));
+        assert_eq!(asks.poll_timeout(), Some(at(21)), "there is room again");
+        assert_eq!(ports(&mut asks, 22), [1]);
     }
 }
