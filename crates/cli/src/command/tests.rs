@@ -214,8 +214,9 @@ DECLARED  GATE CLOSED  FIRST LIVE  LAST LIVE  CONNECTIONS  RESTORED  RESET
 12 s ago     +0.01 ms    +1.25 ms          -           21        20      1
 
 counters of web
-COUNTER  COUNT
-logged   12345
+COUNTER             COUNT
+logged              12345
+relayed_input_kept      1
 ";
     assert_eq!(show::status_text(&status, 72_500_000_000), expected);
     assert!(expected.lines().all(|line| line.len() <= 80));
