@@ -133,6 +133,7 @@ impl<K: Kernel> Executor<K> {
             ServiceAction::HoldInput { until } => kernel.hold_input(service, until),
             ServiceAction::SendPart(part) => kernel.say(MessageToPeer::Part { service, part }),
             ServiceAction::SendReceipt(receipt) => kernel.say(MessageToPeer::Receipt { service, receipt }),
+            ServiceAction::AskPrefix(ask) => kernel.say(MessageToPeer::AskPrefix { service, ask }),
             ServiceAction::Exported { calls, outcome } => kernel.exported(service, &calls, &outcome),
             ServiceAction::Report(report) => kernel.report(core, service, &report),
         }

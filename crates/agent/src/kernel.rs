@@ -11,6 +11,7 @@ use proto::connection::{Cap, Connection, Endpoint};
 use proto::export::{ExportOutcome, PartReceipt, SnapshotPart};
 use proto::node::Node;
 use proto::packet::Checksum;
+use proto::restart::prefix::PrefixAsk;
 use proto::spill::LogPart;
 use proto::stream::{OnShelf, Shelf};
 use proto::table::{ConnectionId, Direction};
@@ -67,6 +68,13 @@ pub enum MessageToPeer {
         service: ServiceIndex,
         /// The answer.
         receipt: PartReceipt,
+    },
+    /// Asks for the first input of a connection that the peer relays.
+    AskPrefix {
+        /// The service.
+        service: ServiceIndex,
+        /// The question.
+        ask: PrefixAsk,
     },
 }
 

@@ -442,6 +442,7 @@ mod tests {
             at_limit: AtLimit::Spill(spills),
             sends_directly: false,
             is_immediate: false,
+            keep_input: false,
             hash_seed: 1,
         };
         NodeConfig {

@@ -202,6 +202,7 @@ impl<'a> AnnexDaemon<'a> {
             application: service.application,
             volatile: Volatile::default(),
             closes: false,
+            keep: None,
         });
         let mut relay = RelayedConnections::of(relayed.collect());
         relay.start(Keepers::open(&file.state_dir)?)?;

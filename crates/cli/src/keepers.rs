@@ -28,6 +28,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use proto::Seq;
+use proto::restart::prefix::{PrefixAnswer, PrefixAsk};
 
 use crate::lock::{self, Lock};
 use crate::program;
@@ -262,6 +263,18 @@ impl Keepers {
         });
         all.add(past.clone());
         Ok(all)
+    }
+
+    /// Kept input of a connection of `service`, from the keeper that relays it. `None`: none relays it, or its input is not kept. If a keeper
+    /// does not answer, the next status request notices it.
+    pub fn prefix(&mut self, service: &str, ask: &PrefixAsk) -> Option<PrefixAnswer> {
+        let retired = self.retired.iter_mut().flatten().map(|keeper| &mut keeper.client);
+        std::iter::once(&mut self.current).chain(retired).find_map(|keeper| {
+            keeper.prefix(service, ask).unwrap_or_else(|error| {
+                tracing::warn!(service, client = %ask.client, %error, "a keeper does not tell the input that it has kept");
+                None
+            })
+        })
     }
 
     /// Ends all keepers; their connections are reset.

@@ -13,6 +13,7 @@ use crate::export::{ExportOutcome, PartReceipt, SnapshotPart};
 use crate::migration::MigrationBeat;
 use crate::orphans::Orphans;
 use crate::path::PathWord;
+use crate::restart::prefix::PrefixAsk;
 use crate::role::Role;
 use crate::seq::in_reach;
 use crate::table::ConnectionId;
@@ -262,6 +263,9 @@ pub enum ServiceAction {
     SendPart(SnapshotPart),
     /// Answer a part of a snapshot.
     SendReceipt(PartReceipt),
+    /// Ask the primary for the first input of a connection that it relays. Then give the node
+    /// [`Prefix`](crate::service::ServiceInput::Prefix).
+    AskPrefix(PrefixAsk),
     /// Tell the application the outcome of its calls of `export_state`.
     Exported {
         /// The calls.

@@ -118,6 +118,8 @@ pub struct Connection {
     probation: Option<Probation>,
     /// The connection was learnt in its middle, and could be learnt again at any segment.
     learns_anywhere: bool,
+    /// The connection was learnt in its middle, and a restart needs all of its input.
+    keeps_all: bool,
     /// Commit mode `pr`: the log of the output has no bytes, and knows only a lower bound of what was sent.
     sends_directly: bool,
     /// Why the connection cannot be continued. Set once and never cleared. The follower may have another reason of its own.
@@ -173,6 +175,7 @@ impl Connection {
             sack_overflow: false,
             probation: None,
             learns_anywhere: false,
+            keeps_all: false,
             sends_directly: false,
             spoiled: None,
         };

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::Offset;
 use crate::restart::http::{BodyPosition, Feed, HttpResume, HttpResumer, Rules, Switched, Tracker, Volatile};
 use crate::restart::kept::KeptOutput;
-use crate::restart::replay::{Repetition, ReplayTracker};
+use crate::restart::replay::{EarlierOutput, Repetition, ReplayTracker};
 use crate::restart::replica::{self, Comparison};
 use crate::restart::snapshot::{Snapshot, SnapshotStanding, SnapshotTracker};
 use crate::spill::LogFull;
@@ -109,6 +109,8 @@ pub enum Restart {
         output_from: Offset,
         /// The output that the application must repeat.
         resume: Repetition,
+        /// The output that the application must repeat before that.
+        earlier: Option<EarlierOutput>,
         /// The state that the application imports first. `None`: the restart point is the connection's start.
         state: Option<Arc<[u8]>>,
     },
@@ -299,6 +301,7 @@ impl Follower {
                 input_from: Offset::ZERO,
                 output_from: Offset::ZERO,
                 resume: ReplayTracker::unseen(from),
+                earlier: None,
                 state: None,
             }),
             Self::Http(..) | Self::Snapshot(_) | Self::GivenUp => {
@@ -307,13 +310,14 @@ impl Follower {
         }
     }
 
-    /// The follower of a connection that is learnt in its middle: anywhere with policy `snapshot`, between two exchanges with other
-    /// policies.
+    /// The follower of a connection that is learnt in its middle: between two exchanges with policy `http`, anywhere with policies
+    /// `snapshot` and `replay`.
     pub fn learnt(policy: RestartPolicy, rules: Rules) -> Self {
         match policy {
-            RestartPolicy::Http | RestartPolicy::Replica | RestartPolicy::Replay => {
+            RestartPolicy::Http | RestartPolicy::Replica => {
                 Self::Http(Tracker::between(rules, Offset::LEARNT), None)
             }
+            RestartPolicy::Replay => Self::Replay(Box::new(ReplayTracker::learnt())),
             RestartPolicy::Snapshot => Self::Snapshot(Box::new(SnapshotTracker::learnt())),
         }
     }
@@ -324,6 +328,19 @@ impl Follower {
             Self::Http(tracker, _) => Some(tracker),
             Self::Replica(_) | Self::Replay(_) | Self::Snapshot(_) | Self::GivenUp => None,
         }
+    }
+
+    /// The tracker of policy `replay`, mutable.
+    pub(crate) fn replay_mut(&mut self) -> Option<&mut ReplayTracker> {
+        match self {
+            Self::Replay(tracker) => Some(tracker),
+            Self::Http(..) | Self::Replica(_) | Self::Snapshot(_) | Self::GivenUp => None,
+        }
+    }
+
+    /// Whether the other node has yet to send the connection's first input ([`crate::restart::prefix`]).
+    pub(crate) fn is_joining(&self) -> bool {
+        matches!(self, Self::Replay(tracker) if tracker.joining().is_some())
     }
 
     /// The replica, if one follows the connection.
@@ -423,7 +440,8 @@ impl Follower {
                 replica.comparison.memory() + replica.kept.as_ref().map_or(0, |kept| kept.memory())
             }
             Self::Snapshot(tracker) => tracker.memory(),
-            Self::Replay(_) | Self::GivenUp => 0,
+            Self::Replay(tracker) => tracker.memory(),
+            Self::GivenUp => 0,
         }
     }
 
@@ -469,7 +487,7 @@ impl Follower {
         match self {
             Self::Http(tracker, _) => tracker.restart_input(),
             Self::Replica(replica) => replica.fed,
-            Self::Replay(_) => Offset::ZERO,
+            Self::Replay(tracker) => tracker.begins_at().0,
             Self::Snapshot(tracker) => tracker.restart_input(),
             Self::GivenUp => frontier,
         }
@@ -501,7 +519,7 @@ impl Follower {
         match self {
             Self::Http(tracker, _) => tracker.protection().map_err(|reason| reason.to_string()),
             Self::Replica(replica) => replica.protection(),
-            Self::Replay(_) => Ok(()),
+            Self::Replay(tracker) => tracker.restarts(),
             Self::Snapshot(tracker) => tracker.restarts(),
             Self::GivenUp => Err("the connection's log was given up".into()),
         }
@@ -543,7 +561,7 @@ impl Follower {
         match self {
             Self::Http(tracker, _) => tracker.resumes().map_err(|reason| reason.to_string()),
             Self::Replica(replica) => replica.protection(),
-            Self::Replay(_) => Ok(()),
+            Self::Replay(tracker) => tracker.restarts(),
             Self::Snapshot(tracker) => tracker.restarts(),
             Self::GivenUp => Err("the connection's log was given up".into()),
         }
@@ -568,16 +586,21 @@ impl Follower {
                     resume,
                 })
             }
-            Self::Replay(tracker) => Ok(Restart::Replay {
-                input_from: Offset::ZERO,
-                output_from: Offset::ZERO,
-                resume: tracker.repetition(),
-                state: None,
-            }),
+            Self::Replay(tracker) => {
+                let (input_from, output_from) = tracker.begins_at();
+                Ok(Restart::Replay {
+                    input_from,
+                    output_from,
+                    resume: tracker.repetition(),
+                    earlier: tracker.earlier(),
+                    state: None,
+                })
+            }
             Self::Snapshot(tracker) => Ok(Restart::Replay {
                 input_from: tracker.restart_input(),
                 output_from: tracker.restart_output(),
                 resume: tracker.repetition(),
+                earlier: None,
                 state: tracker.state().cloned(),
             }),
             Self::GivenUp => Err("the connection's log was given up".into()),

@@ -22,6 +22,9 @@
 //! With policy `snapshot`, any segment of a client begins a candidate. Its connection is learnt once the client has acknowledged all output
 //! that was sent before, because all later output is kept. No message boundary is guessed, so there is no probation. The connection is
 //! protected from its application's next snapshot on.
+//!
+//! With policy `replay`, a connection is learnt only if the service's `keep_input` is set. It is learnt as with policy `snapshot`, and is
+//! protected once the primary has sent the input from before that ([`prefix`](crate::restart::prefix)).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -44,7 +47,7 @@ const ASKED_MAX: u32 = 20;
 const STRANGERS_MAX: usize = 1024;
 /// Maximum number of bytes kept for one candidate. Each segment counts with its payload and [`SEGMENT_COST`].
 const CANDIDATE_BYTES: usize = 128 * 1024;
-/// The same with policy `snapshot`, where a candidate may have to keep as much as is under way in a round trip.
+/// The same with policies `snapshot` and `replay`, where a candidate may have to keep as much as is under way in a round trip.
 const CANDIDATE_BYTES_ANY: usize = 4 << 20;
 /// Maximum number of bytes kept for all candidates.
 const CANDIDATES_BYTES: usize = 16 << 20;
@@ -91,7 +94,7 @@ impl KeptSegment {
     }
 }
 
-/// Bytes that look like a request (policy `http`), or any segment of a client (policy `snapshot`), and all segments since.
+/// Bytes that look like a request (policy `http`), or any segment of a client (other policies), and all segments since.
 #[derive(Debug)]
 struct Candidate {
     middle: Middle,
@@ -99,7 +102,7 @@ struct Candidate {
     acknowledged: Seq,
     kept: Vec<KeptSegment>,
     bytes: usize,
-    /// Index in `kept` of the reply's first segment. Policy `snapshot`: of the server's first segment.
+    /// Index in `kept` of the reply's first segment. Other policies than `http`: of the server's first segment.
     reply: Option<usize>,
 }
 
@@ -148,7 +151,7 @@ enum KnownTerms {
 /// The connections of one service that are being learnt.
 #[derive(Debug)]
 pub(crate) struct Learner {
-    /// Policy `snapshot`: any segment of a client begins a candidate.
+    /// Policies `snapshot` and `replay`: any segment of a client begins a candidate.
     takes_any: bool,
     candidates: Recent<Candidate>,
     /// Bytes kept for all candidates.
@@ -174,7 +177,7 @@ impl Learner {
     /// No clients yet. `seed` randomises the hash, because clients choose their addresses.
     pub(crate) fn new(seed: usize, policy: RestartPolicy) -> Self {
         Self {
-            takes_any: policy == RestartPolicy::Snapshot,
+            takes_any: matches!(policy, RestartPolicy::Snapshot | RestartPolicy::Replay),
             candidates: Recent::new(OLDER_MAX, seed),
             bytes: 0,
             known: Recent::new(OLDER_MAX, seed),

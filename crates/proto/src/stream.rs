@@ -29,6 +29,8 @@ const AHEAD_MAX: usize = 256;
 const SHELVED_MIN: usize = 1024;
 /// Largest capacity, in pieces, that the empty list of shelved pieces keeps. A larger allocation is freed.
 const SHELVED_KEPT: usize = 8;
+/// Number of bytes that are read from a file at a time.
+const PIECE: usize = 64 * 1024;
 
 /// The result of inserting bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +75,11 @@ impl StreamLog {
         Self::starting(Offset::LEARNT, first)
     }
 
+    /// An empty log that ends before [`Offset::LEARNT`], for the bytes from `start` to there. `first` is as for [`learnt`](Self::learnt).
+    pub(crate) fn before_learnt(start: Offset, first: Seq) -> Self {
+        Self::starting(start, first)
+    }
+
     fn starting(start: Offset, first: Seq) -> Self {
         Self {
             first,
@@ -92,7 +99,7 @@ impl StreamLog {
         self.first
     }
 
-    /// The first byte of the stream that could be logged: 0, or [`Offset::LEARNT`].
+    /// The first byte of the stream that could be logged: 0, or [`Offset::LEARNT`], or an offset before that.
     pub fn start(&self) -> Offset {
         self.start
     }
@@ -343,6 +350,39 @@ impl StreamLog {
             written?;
             self.chunks.drop_first();
         }
+        Ok(())
+    }
+
+    /// Appends all bytes of `later`, whose log begins where this one ends, and its end. `make_room` is called after each piece.
+    ///
+    /// # Errors
+    /// The file of `later` cannot be read.
+    pub(crate) fn append(
+        &mut self,
+        later: &Self,
+        mut make_room: impl FnMut(&mut Self),
+    ) -> std::io::Result<()> {
+        let mut buffer = Vec::new();
+        for part in later.parts(later.base..later.frontier) {
+            match part {
+                LogPart::Memory(bytes) => {
+                    self.insert(self.frontier, bytes, None);
+                    make_room(self);
+                }
+                LogPart::File(mut part) => {
+                    buffer.resize(PIECE, 0);
+                    while part.len > 0 {
+                        let count = part.read(&mut buffer)?;
+                        self.insert(self.frontier, &buffer[..count], None);
+                        make_room(self);
+                    }
+                }
+            }
+        }
+        for (at, bytes) in later.ahead() {
+            self.insert(at, &bytes, None);
+        }
+        self.fin = later.fin;
         Ok(())
     }
 

@@ -61,6 +61,8 @@ pub struct Table {
     learner: Learner,
     /// Learnt connections; some of them may have been proved since.
     on_probation: Vec<ConnectionId>,
+    /// Connections that were learnt and lack their first input ([`crate::restart::prefix`]).
+    to_join: Vec<ConnectionId>,
     /// All packets of the connections in question pass this node, so connections that are older than the log can be learnt.
     is_wire: bool,
     /// Clients of new and learnt connections can be slowed.
@@ -84,6 +86,7 @@ impl Table {
             census: Census::default(),
             learner: Learner::new(seed, policy),
             on_probation: Vec::new(),
+            to_join: Vec::new(),
             is_wire: false,
             slows: true,
             gone: Vec::new(),

@@ -434,7 +434,10 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
         line("annex", annex);
     }
     if service.relayed > 0 {
-        line("relayed", number_of_connections(service.relayed));
+        let kept = service.counters.get("relayed_input_kept");
+        let kept = kept.map(|kept| format!("; the input of {kept} is kept for the other node"));
+        let relayed = number_of_connections(service.relayed);
+        line("relayed", relayed + &kept.unwrap_or_default());
     }
     if !service.connections_complete {
         let others =

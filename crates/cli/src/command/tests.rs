@@ -38,7 +38,12 @@ fn survivor() -> ServiceStatus {
             restored: 20,
             reset: 1,
         }],
-        counters: [("logged".to_owned(), 12_345), ("never".to_owned(), 0)].into(),
+        counters: [
+            ("logged".to_owned(), 12_345),
+            ("never".to_owned(), 0),
+            ("relayed_input_kept".to_owned(), 1),
+        ]
+        .into(),
         state: proto::role::Role::Sole,
         history: [
             (10, proto::role::Role::Backup, 1),
@@ -199,7 +204,7 @@ order          OFF for 12 s: the record has ended with the takeover; begins when
                this node's server is started again with the library
 moved          4 connections to the backup; the primary logs them
 annex          gamma is there, 7 connections
-relayed        1 connection
+relayed        1 connection; the input of 1 is kept for the other node
 not protected  perhaps more than shown: the primary has not told this node yet
                which clients are connected
 not protected  1: relayed; no backup
@@ -209,8 +214,9 @@ DECLARED  GATE CLOSED  FIRST LIVE  LAST LIVE  CONNECTIONS  RESTORED  RESET
 12 s ago     +0.01 ms    +1.25 ms          -           21        20      1
 
 counters of web
-COUNTER  COUNT
-logged   12345
+COUNTER             COUNT
+logged              12345
+relayed_input_kept      1
 ";
     assert_eq!(show::status_text(&status, 72_500_000_000), expected);
     assert!(expected.lines().all(|line| line.len() <= 80));

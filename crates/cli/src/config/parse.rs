@@ -327,6 +327,7 @@ fn service(reading: &mut ConfigReader<'_>, index: usize, value: &Spanned<DeValue
             .map_or_else(Vec::new, |codes| codes.into_iter().map(narrow).collect()),
         commit: table.optional("commit", commit).unwrap_or(Commit::Prs),
         at_limit: table.optional("at_limit", log::at_limit),
+        keep_input: table.optional("keep_input", yes_or_no),
         claim_ping: table.optional("claim_ping", list(address)).unwrap_or_default(),
         on_deposed: table
             .optional("on_deposed", list(text("a string", |word| Some(word.to_owned()))))

@@ -157,7 +157,7 @@ fn spilling(reading: &mut ConfigReader<'_>, log: &LogSettings, drafts: &[Draft])
 
 /// Checks that keys that belong to one policy are not with another one.
 fn keys_of_policies(reading: &mut ConfigReader<'_>, field: &dyn Fn(&str) -> String, draft: &Draft) {
-    use RestartPolicy::{Http, Replica, Snapshot};
+    use RestartPolicy::{Http, Replay, Replica, Snapshot};
     let keys = [
         ("volatile_headers", draft.volatile_headers.is_some(), Http),
         ("reexecute", draft.reexecute.is_some(), Http),
@@ -167,16 +167,21 @@ fn keys_of_policies(reading: &mut ConfigReader<'_>, field: &dyn Fn(&str) -> Stri
         ("state_sync", draft.state_sync.is_some(), Replica),
         ("recorded_order", draft.recorded_order.is_some(), Replica),
         ("staged_application", draft.staged_application.is_some(), Snapshot),
+        ("keep_input", draft.keep_input.is_some(), Replay),
     ];
     for (key, _, only) in keys.into_iter().filter(|&(_, is_there, _)| is_there) {
         if draft.policy.is_some_and(|policy| policy != only) {
             let name = match only {
                 Http => "http",
                 Replica => "replica",
-                _ => "snapshot",
+                Replay => "replay",
+                Snapshot => "snapshot",
             };
             reading.problem(&field(key), format!("belongs to policy = \"{name}\" only"));
         }
+    }
+    if draft.keep_input == Some(true) && draft.commit.is_direct() {
+        reading.problem(&field("keep_input"), "needs commit = \"prs\"");
     }
 }
 

@@ -192,6 +192,9 @@ pub struct ServiceSettings {
     pub commit: Commit,
     /// `at_limit`: what happens to a connection whose log is full. Default: `at_limit` of `[log]`.
     pub at_limit: AtLimitSetting,
+    /// `keep_input`: the survivor of a takeover keeps the input of the connections that it relays, so that the other node can protect them
+    /// when it has come back; policy `replay` only, with `commit = "prs"`. Default: false.
+    pub keep_input: bool,
     /// `claim_ping`: hosts outside of the pair, of the VIP's address family. After its backup is gone, a primary speaks alone once these
     /// hosts answer pings from the VIP. Under fail-stop, they must answer for as long as it takes to declare a silent peer dead. Default:
     /// the gateways on the service interface.

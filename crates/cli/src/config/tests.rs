@@ -175,6 +175,7 @@ fn the_smallest_file_has_the_documented_defaults() {
         crash_exit_codes: Vec::new(),
         commit: Commit::Prs,
         at_limit: AtLimitSetting::Unprotect,
+        keep_input: false,
         claim_ping: Vec::new(),
         on_deposed: Vec::new(),
         state_sync: None,

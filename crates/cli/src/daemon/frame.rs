@@ -26,7 +26,7 @@ use sha2::Sha256;
 use crate::config::SecretKey;
 
 /// The versions of the contents that this program speaks.
-pub const VERSIONS: RangeInclusive<u8> = 1..=4;
+pub const VERSIONS: RangeInclusive<u8> = 1..=5;
 
 const HEADER: usize = 40;
 const TAG: usize = 32;
@@ -54,6 +54,10 @@ pub enum FrameKind {
     Part = 7,
     /// The answer to `Part`.
     Receipt = 8,
+    /// A question for the first input of a relayed connection.
+    AskPrefix = 9,
+    /// The answer to `AskPrefix`.
+    Prefix = 10,
 }
 
 impl FrameKind {
@@ -67,6 +71,8 @@ impl FrameKind {
             Self::Channel,
             Self::Part,
             Self::Receipt,
+            Self::AskPrefix,
+            Self::Prefix,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == byte)
@@ -74,7 +80,7 @@ impl FrameKind {
 
     /// Whether the contents are in postcard's format instead of JSON, which would make a snapshot's bytes several times longer.
     pub fn is_binary(self) -> bool {
-        matches!(self, Self::Part | Self::Receipt)
+        matches!(self, Self::Part | Self::Receipt | Self::AskPrefix | Self::Prefix)
     }
 
     /// The first version that knows this kind.
@@ -84,6 +90,7 @@ impl FrameKind {
             Self::AskAll | Self::Page => 2,
             Self::Channel => 3,
             Self::Part | Self::Receipt => 4,
+            Self::AskPrefix | Self::Prefix => 5,
         }
     }
 }

@@ -38,7 +38,7 @@ use super::outside::OutsideProbes;
 use super::peer::PeerLinks;
 use super::pool::{self, pool_max};
 use super::refusals::Refusals;
-use super::relay::{Handover, HandoverContent, LiveSocket, LoggedContent, RelayedConnections};
+use super::relay::{Handover, HandoverContent, LiveSocket, LoggedContent, RelayedConnections, WakeLoop};
 use super::replicas::{ReplicaKey, Replicas};
 use super::servers::Servers;
 use super::snapshots::WaitingExports;
@@ -172,8 +172,9 @@ impl LinuxKernel {
         self.services.iter().map(|service| service.mac).collect()
     }
 
-    /// Finds or starts the keeper, which relays restored connections.
-    pub fn start_keeper(&mut self, config: &Config) -> anyhow::Result<()> {
+    /// Finds or starts the keeper, which relays restored connections. `wake` wakes the agent's loop when a keeper has answered.
+    pub fn start_keeper(&mut self, config: &Config, wake: WakeLoop) -> anyhow::Result<()> {
+        self.relay.set_wake(wake);
         self.relay.start(Keepers::open(&config.node.state_dir)?)
     }
 
@@ -236,6 +237,14 @@ impl LinuxKernel {
             .page(vip, query)
             .inspect_err(|error| tracing::warn!(%error, "cannot list the connections for the peer"))
             .ok()
+    }
+
+    /// Sends the peer the input that the keepers have kept for it.
+    pub fn tell_prefixes(&mut self) {
+        let answers: Vec<_> = self.relay.prefixes().collect();
+        for (service, answer) in answers {
+            self.peer.tell_prefix(self.vip(service), answer);
+        }
     }
 
     /// Tells the wire whether a wake-up is needed.
@@ -585,6 +594,7 @@ impl Kernel for LinuxKernel {
             MessageToPeer::AskAll { service, query } => self.peer.ask_all(self.vip(service), query),
             MessageToPeer::Part { service, part } => self.peer.send_part(self.vip(service), part),
             MessageToPeer::Receipt { service, receipt } => self.peer.send_receipt(self.vip(service), receipt),
+            MessageToPeer::AskPrefix { service, ask } => self.peer.ask_prefix(self.vip(service), ask),
         }
     }
 

@@ -143,7 +143,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
         let asker = asker.clone();
         metrics::serve(metrics.listen, move || Ok(metrics::exposition(&asker.status()?)))?;
     }
-    kernel.start_keeper(config)?;
+    kernel.start_keeper(config, Arc::clone(&wake_agent))?;
     let snapshots = snapshots::serve(
         config,
         &asker,
@@ -246,6 +246,17 @@ impl Agent<'_> {
             PeerMessage::Receipt(About { vip, connections, .. }) => {
                 if let Some(service) = self.kernel.service_at(vip) {
                     self.node.handle(now, service, ServiceInput::Receipt(connections));
+                }
+            }
+            PeerMessage::AskPrefix(About { vip, connections, .. }) => {
+                if let Some(service) = self.kernel.service_at(vip) {
+                    self.kernel.relay().ask_prefix(service, connections);
+                }
+            }
+            PeerMessage::Prefix(About { vip, connections, .. }) => {
+                if let Some(service) = self.kernel.service_at(vip) {
+                    self.read_all();
+                    self.node.handle(now, service, ServiceInput::Prefix(connections));
                 }
             }
             PeerMessage::Page(About { vip, connections, .. }) => {
@@ -412,6 +423,7 @@ impl Agent<'_> {
         for (service, syn_ack) in self.kernel.relay().unheard() {
             self.node.handle(now, service, ServiceInput::Unheard { syn_ack });
         }
+        self.kernel.tell_prefixes();
         if now >= self.node.poll_timeout() {
             self.node.handle_timeout(now);
         }

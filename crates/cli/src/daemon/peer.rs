@@ -25,6 +25,7 @@ use proto::census::ClientTerms;
 use proto::census::{CensusPage, PageQuery};
 use proto::channel::{ChannelRole, PeerChannel};
 use proto::export::{PartReceipt, SnapshotPart};
+use proto::restart::prefix::{PrefixAnswer, PrefixAsk};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +65,10 @@ pub enum PeerMessage {
     Part(About<SnapshotPart>),
     /// The answer to `Part`.
     Receipt(About<PartReceipt>),
+    /// Asks for the first input of a connection that the receiver's keeper relays.
+    AskPrefix(About<PrefixAsk>),
+    /// The answer to `AskPrefix`.
+    Prefix(About<PrefixAnswer>),
 }
 
 /// A question or an answer about connections of one service.
@@ -94,6 +99,8 @@ impl PeerMessage {
             FrameKind::Page => Self::Page(json(contents)?),
             FrameKind::Part => Self::Part(binary(contents)?),
             FrameKind::Receipt => Self::Receipt(binary(contents)?),
+            FrameKind::AskPrefix => Self::AskPrefix(binary(contents)?),
+            FrameKind::Prefix => Self::Prefix(binary(contents)?),
             FrameKind::Channel => return Err(Refused::Kind), // has packets, not messages
         })
     }
@@ -108,6 +115,8 @@ impl PeerMessage {
             Self::Page(about) => &about.node,
             Self::Part(about) => &about.node,
             Self::Receipt(about) => &about.node,
+            Self::AskPrefix(about) => &about.node,
+            Self::Prefix(about) => &about.node,
         }
     }
 }
@@ -287,6 +296,16 @@ impl PeerLinks {
     /// Answers [`PeerMessage::Part`].
     pub fn send_receipt(&mut self, vip: SocketAddr, receipt: PartReceipt) {
         self.send_once(FrameKind::Receipt, vip, receipt);
+    }
+
+    /// Asks for the first input of a connection that the peer's keeper relays.
+    pub fn ask_prefix(&mut self, vip: SocketAddr, ask: PrefixAsk) {
+        self.send_once(FrameKind::AskPrefix, vip, ask);
+    }
+
+    /// Answers [`PeerMessage::AskPrefix`].
+    pub fn tell_prefix(&mut self, vip: SocketAddr, answer: PrefixAnswer) {
+        self.send_once(FrameKind::Prefix, vip, answer);
     }
 
     /// Sends a message over the channel. If there is no channel or it does not take the message, sends the message once over each link; if

@@ -38,6 +38,8 @@ fn told(message: &PeerMessage) -> Vec<u8> {
         PeerMessage::Page(about) => json(about),
         PeerMessage::Part(about) => binary(about),
         PeerMessage::Receipt(about) => binary(about),
+        PeerMessage::AskPrefix(about) => binary(about),
+        PeerMessage::Prefix(about) => binary(about),
     }
 }
 
@@ -54,6 +56,8 @@ fn a_datagram_is_read_or_refused() {
             FrameKind::Channel,
             FrameKind::Part,
             FrameKind::Receipt,
+            FrameKind::AskPrefix,
+            FrameKind::Prefix,
         ];
         let kind = input.split_first().and_then(|(digit, contents)| {
             let kind = kinds.into_iter().find(|kind| b'0' + *kind as u8 == *digit)?;

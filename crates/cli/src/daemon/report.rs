@@ -317,6 +317,11 @@ fn counters(node: &Node, kernel: &LinuxKernel, index: ServiceIndex) -> BTreeMap<
     counters.extend(kernel.relay().counters(index));
     counters.extend(kernel.ordering.counters(index));
     let table = node.service(index).table();
+    if table.config().keep_input {
+        let (joined, given_up) = node.service(index).prefixes();
+        counters.insert("older_protected_again".into(), joined);
+        counters.insert("older_given_up".into(), given_up);
+    }
     if table.config().policy == RestartPolicy::Snapshot {
         let has_restart_point = |connection: &Connection| connection.follower().has_restart_point();
         let kept = table

@@ -270,6 +270,7 @@ pub(super) fn node_config(
                 at_limit: at_limit(&config.log, service.at_limit),
                 sends_directly: service.commit.is_direct(),
                 is_immediate: service.commit == Commit::Immediate,
+                keep_input: service.keep_input,
                 hash_seed: linux::process::random_seed(),
             },
             is_primary: service.role == NodeRole::Primary,

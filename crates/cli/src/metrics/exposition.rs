@@ -13,7 +13,7 @@ use crate::control::{
 };
 
 /// Entries of [`ServiceStatus::counters`] that can also decrease. The page shows them as gauges, not in `steadfast_events_total`.
-const NO_COUNTERS: [&str; 2] = ["handshakes", "relayed_live"];
+const NO_COUNTERS: [&str; 3] = ["handshakes", "relayed_live", "relayed_input_kept"];
 
 /// The page of metrics for `status`.
 pub fn exposition(status: &NodeStatus) -> String {
@@ -362,6 +362,12 @@ fn connections(page: &MetricsPage, services: &[ServiceStatus]) {
         "Connections that were taken over and that the keeper relays.",
         services,
         |service| Some(number(service.relayed)),
+    );
+    page.each(
+        "steadfast_relayed_connections_kept",
+        "Relayed connections whose whole input is kept, so that the other node can protect them again.",
+        services,
+        |service| service.counters.get("relayed_input_kept").copied().map(number),
     );
     page.each(
         "steadfast_handshakes",

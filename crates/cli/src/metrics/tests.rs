@@ -73,9 +73,14 @@ fn a_status() -> NodeStatus {
         }],
         takeover_sums: SUMS,
         migrations: MIGRATIONS,
-        counters: [("logged_in", 9), ("handshakes", 5), ("relayed_live", 1)]
-            .map(|(name, count)| (name.to_owned(), count))
-            .into(),
+        counters: [
+            ("logged_in", 9),
+            ("handshakes", 5),
+            ("relayed_live", 1),
+            ("relayed_input_kept", 1),
+        ]
+        .map(|(name, count)| (name.to_owned(), count))
+        .into(),
         state: proto::role::Role::TakingOver,
         peer_state: None,
         simplex_reason: Some("a \"quoted\" reason".to_owned()),
@@ -151,6 +156,7 @@ fn a_status_becomes_samples() {
         "steadfast_connections_not_protected{reason=\"relayed; no backup\",service=\"web\"} 1",
         "steadfast_connections_not_protected{reason=\"the replica's output differs from byte N on\",service=\"web\"} 3",
         "steadfast_relayed_connections{service=\"web\"} 1",
+        "steadfast_relayed_connections_kept{service=\"web\"} 1",
         "steadfast_connections_to_migrate{service=\"web\"} 3",
         "# TYPE steadfast_reversed_connections gauge",
         "steadfast_reversed_connections{service=\"web\"} 4",

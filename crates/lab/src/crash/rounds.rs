@@ -1,6 +1,7 @@
 //! Injects the same fault repeatedly in one run (`--rounds`). In each round one node fails and the other node goes on alone. Then the node
 //! that failed comes back and becomes the wire, and every connection is protected again. The next fault hits the node that has the fault's
-//! target role by then. With policy `replica` the returning server gets the state of the other server, and the clients connect anew.
+//! target role by then. With policy `replica` the returning server gets the state of the other server, and the clients connect anew. With
+//! policy `replay` and `keep_input`, the returning node gets the connections' input.
 
 use std::time::Duration;
 

@@ -89,6 +89,8 @@ pub struct PairSetup {
     pub state_sync: Option<PathBuf>,
     /// The arbiter, which decides which node may speak when the nodes do not hear each other.
     pub arbiter: ArbiterSetup,
+    /// `keep_input`.
+    pub keep_input: bool,
     /// The limits of the logs.
     pub log: LogOptions,
     /// `[peer] transport`.
@@ -139,6 +141,7 @@ impl PairSetup {
             snapshot_sockets: None,
             order_sockets: None,
             trusts_log: false,
+            keep_input: false,
             opaque: false,
             heartbeat_ms: 20,
             missed: 4,
@@ -325,7 +328,7 @@ application = \"{loopback}:{port}\"
         )
     }
 
-    /// The keys `commit` and `opaque`, if they are not the defaults.
+    /// The keys `commit`, `opaque` and `keep_input`, if they are not the defaults.
     fn modes(&self) -> String {
         let commit = match self.commit {
             CommitMode::Prs => "",
@@ -333,7 +336,12 @@ application = \"{loopback}:{port}\"
             CommitMode::Immediate => "commit = \"immediate\"\n",
         };
         let opaque = if self.opaque { "opaque = \"replica\"\n" } else { "" };
-        format!("{commit}{opaque}")
+        let keep = if self.keep_input {
+            "keep_input = true\n"
+        } else {
+            ""
+        };
+        format!("{commit}{opaque}{keep}")
     }
 
     fn claim(&self) -> String {
@@ -656,6 +664,7 @@ mod tests {
                 "state_sync",
                 "recorded_order",
                 "opaque",
+                "keep_input",
                 "[log]",
                 "peer_address",
                 "annex",
@@ -667,6 +676,7 @@ mod tests {
         let full = PairSetup {
             on_service: Some(["10.2.0.10", "10.2.0.11"].map(|address| address.parse().unwrap())),
             opaque: true,
+            keep_input: true,
             agent_timeout_ms: Some(5_000),
             claim_ping: vec!["10.2.0.1".parse().unwrap(), "10.1.0.2".parse().unwrap()],
             health: Some(HealthProbe {
@@ -700,6 +710,7 @@ mod tests {
         assert_eq!(service["peer_address"].as_str(), Some("10.2.0.11"));
         assert_eq!(service["annex"][0]["address"].as_str(), Some("10.2.0.12:7402"));
         assert_eq!(service["opaque"].as_str(), Some("replica"));
+        assert_eq!(service["keep_input"].as_bool(), Some(true));
         assert_eq!(service["claim_ping"][1].as_str(), Some("10.1.0.2"));
         assert_eq!(service["state_sync"][0].as_str(), Some("/x/sync"));
         assert_eq!(service["recorded_order"].as_str(), Some("/x/a"));

@@ -120,6 +120,10 @@ pub struct PairOptions {
     /// the run is expected to fail (exit code 1).
     #[arg(long)]
     pub without_state_sync: bool,
+    /// With --policy replay: the survivor keeps the input of the connections that it relays, so they are protected again when the other node
+    /// has come back.
+    #[arg(long)]
+    pub keep_input: bool,
     /// With --policy replica: record the order of the primary's calls, and play it back on the backup. So clients may share keys.
     #[arg(long)]
     pub recorded_order: bool,
@@ -181,6 +185,7 @@ impl PairOptions {
             returning: Returning::Killed,
             rounds: None,
             without_state_sync: false,
+            keep_input: false,
             recorded_order: false,
             assume: Assume::default(),
             members: 1,
@@ -302,6 +307,9 @@ impl PairOptions {
         if self.without_state_sync && (self.rounds.is_none() || self.policy != PolicyOption::Replica) {
             return wrong("--without-state-sync needs --rounds and --policy replica");
         }
+        if self.keep_input && (self.policy != PolicyOption::Replay || self.mode != CommitMode::Prs) {
+            return wrong("--keep-input needs --policy replay and --mode prs");
+        }
         if self.recorded_order
             && (self.policy != PolicyOption::Replica || self.rounds.is_some() || self.baseline)
         {
@@ -392,13 +400,14 @@ impl PairOptions {
                 matches!(self.workload, WorkloadOption::Request | WorkloadOption::Download)
             }
             PolicyOption::Replica => self.workload == WorkloadOption::Request,
-            PolicyOption::Replay => false,
+            PolicyOption::Replay => self.keep_input && self.workload != WorkloadOption::Idle,
         };
         // A connection that moves to an annex stays protected.
         if !goes_on && self.fault != CrashFault::MigrateAnnex {
             return wrong(
-                "--rounds needs --workload request with --policy http, replica or snapshot, or download with --policy http or snapshot: a \
-                 connection is protected again at its next request or snapshot, or when it is opened anew",
+                "--rounds needs --workload request with --policy http, replica or snapshot, or download with --policy http or snapshot, or \
+                 --keep-input and a workload other than idle: a connection is protected again at its next request, snapshot or exchange, \
+                 or when it is opened anew",
             );
         }
         if self.busy() < self.connections {

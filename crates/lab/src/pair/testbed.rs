@@ -422,6 +422,7 @@ fn pair(
         order_sockets: order_socket(options, &run.directory, 0)
             .zip(order_socket(options, &run.directory, 1))
             .map(Into::into),
+        keep_input: options.keep_input,
         trusts_log: options.application() == ServerSoftware::DivergingStream,
         opaque: options.application().is_opaque(),
         agent_timeout_ms: options.fault.takes_agents_away().then_some(AGENT_TIMEOUT_MS),

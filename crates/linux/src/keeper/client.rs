@@ -13,6 +13,7 @@ use nix::sys::socket::{
 };
 use nix::unistd::Pid;
 use proto::Seq;
+use proto::restart::prefix::{PrefixAnswer, PrefixAsk};
 use socket2::SockRef;
 use thiserror::Error;
 
@@ -226,6 +227,24 @@ impl KeeperClient {
             KeeperAnswer::Begin(begin) => Ok(begin),
             KeeperAnswer::Refused(reason) => Err(KeeperClientError::Refused(reason)),
             _ => Err(KeeperClientError::Unexpected("begin")),
+        }
+    }
+
+    /// Kept input of a connection of `service`. `None`: this keeper has no such connection, or does not keep its input.
+    ///
+    /// # Errors
+    /// As [`import`](Self::import).
+    pub fn prefix(
+        &mut self,
+        service: &str,
+        ask: &PrefixAsk,
+    ) -> Result<Option<PrefixAnswer>, KeeperClientError> {
+        let (service, ask) = (service.to_owned(), *ask);
+        let request = KeeperRequest::Prefix { service, ask };
+        match self.ask(&request, &[], &LoggedInput::default())? {
+            KeeperAnswer::Prefix(answer) => Ok(answer),
+            KeeperAnswer::Refused(reason) => Err(KeeperClientError::Refused(reason)),
+            _ => Err(KeeperClientError::Unexpected("prefix")),
         }
     }
 

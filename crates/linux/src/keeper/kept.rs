@@ -8,12 +8,14 @@ use std::sync::Arc;
 
 use proto::Seq;
 use proto::restart::http::{PendingRequest, RequestRefusal, Volatile};
+use proto::restart::prefix::{PrefixAnswer, PrefixAsk};
 use tokio::sync::{Notify, watch};
 
 use super::KeeperOptions;
 use super::door::Doors;
 use super::flow::Scratch;
 use super::message::{Adoption, AdoptionPlan};
+use super::prefix::{KeptPrefix, KeptPrefixes};
 use super::status::{
     ConnectionEnding, ENDED_MAX, EndedStatus, KeeperConnectionStatus, KeeperServiceStatus, KeeperStatus,
     RelayState,
@@ -34,6 +36,7 @@ pub(super) struct Keeper {
     /// Connections of one service are adopted together, so they can share one list.
     volatile: RefCell<Volatile>,
     services: RefCell<BTreeMap<String, KeeperServiceStatus>>,
+    prefixes: RefCell<KeptPrefixes>,
     ended: RefCell<VecDeque<EndedStatus>>,
 }
 
@@ -44,6 +47,8 @@ pub(super) struct KeptConnection {
     pub turn: Cell<ClientTurn>,
     pub to_application: Cell<u64>,
     pub to_client: Cell<u64>,
+    /// The connection's input from its start, if it is kept.
+    pub prefix: KeptPrefix,
     /// The keeper's end of the connection to the application, as the application sees it.
     pub from: Cell<Option<SocketAddr>>,
 }
@@ -60,6 +65,7 @@ impl Keeper {
             live: RefCell::default(),
             volatile: RefCell::default(),
             services: RefCell::default(),
+            prefixes: RefCell::default(),
             ended: RefCell::default(),
         }
     }
@@ -85,12 +91,14 @@ impl Keeper {
             }
             volatile.clone_from(&known);
         }
+        let prefix = self.prefixes.borrow_mut().begin(&adoption);
         let kept = Rc::new(KeptConnection {
             adoption,
             state: Cell::new(RelayState::Idle),
             turn: Cell::default(),
             to_application: Cell::new(0),
             to_client: Cell::new(0),
+            prefix,
             from: Cell::new(None),
         });
         live.insert(kept.adoption.id, kept.clone());
@@ -172,6 +180,16 @@ impl Keeper {
         }
     }
 
+    /// Kept input of a connection of `service`. The client may have an older connection that has not ended here yet.
+    pub fn prefix_of(&self, service: &str, ask: &PrefixAsk) -> Option<PrefixAnswer> {
+        let live = self.live.borrow();
+        let is_meant = |kept: &&Rc<KeptConnection>| {
+            kept.adoption.client == ask.client && kept.adoption.service == service
+        };
+        let kept = live.values().rfind(is_meant)?;
+        kept.prefix.answer(ask)
+    }
+
     /// The connection from `peer` to `application`. Connections of two services may come from the same address.
     fn relayed(&self, peer: SocketAddr, application: SocketAddr) -> Option<Rc<KeptConnection>> {
         let is_meant = |kept: &&Rc<KeptConnection>| {
@@ -192,8 +210,10 @@ impl Keeper {
                 .then(|| kept.adoption.syn_ack.clone())
                 .flatten(),
         };
+        let mut services = self.services.borrow().clone();
+        self.prefixes.borrow().count(&mut services);
         KeeperStatus {
-            services: self.services.borrow().clone(),
+            services,
             connections: self.live.borrow().values().map(connection).collect(),
             ended: self.ended.borrow().iter().cloned().collect(),
         }

@@ -1,10 +1,12 @@
 //! The messages between agent and keeper.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use proto::Seq;
 use proto::connection::OutputEnd;
+use proto::restart::prefix::{KeepLimits, PrefixAnswer, PrefixAsk};
 use proto::restart::{http, replay, replica};
 use serde::{Deserialize, Serialize};
 
@@ -34,9 +36,21 @@ pub struct Adoption {
     /// Number of output bytes, counted from the first one that the client is to get, that the socket must take as already sent: the client
     /// may have them (commit mode `pr`).
     pub sent_before: u64,
+    /// How much of the connection's input the keeper may keep for a node that becomes the cold backup. `None`: nothing is kept. Only with a
+    /// plan that begins at the connection's start.
+    pub keep: Option<KeepInput>,
     /// The SYN-ACK, if the client has sent nothing since. Until the client sends something, the keeper keeps the
     /// SYN-ACK for a later agent.
     pub syn_ack: Option<Vec<u8>>,
+}
+
+/// How much input the keeper may keep for all connections of a service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeepInput {
+    /// In memory.
+    pub limits: KeepLimits,
+    /// The directory for files with input beyond that, and the most bytes that these files may hold. `None`: nothing is kept beyond that.
+    pub files: Option<(PathBuf, u64)>,
 }
 
 /// How the application's side of a connection goes on.
@@ -61,6 +75,8 @@ pub enum AdoptionPlan {
     Replay {
         /// The output that the application must repeat.
         resume: replay::Repetition,
+        /// The output that the application must repeat before that.
+        earlier: Option<replay::EarlierOutput>,
         /// The state that the application imports first. `None`: the restart point is the connection's start.
         state: Option<Arc<[u8]>>,
         /// The sequence numbers of the first byte that the application reads and of the first one that it writes.
@@ -99,6 +115,11 @@ pub(super) enum KeeperRequest<A = Adoption> {
         peer: SocketAddr,
         application: SocketAddr,
     },
+    /// Asks for kept input of a connection of this service.
+    Prefix {
+        service: String,
+        ask: PrefixAsk,
+    },
     Stop,
 }
 
@@ -113,5 +134,7 @@ pub(super) enum KeeperAnswer {
     Begin(Option<(Seq, Seq)>),
     /// The state. `None`: the keeper has no such connection, or it began without a state.
     State(Option<Arc<[u8]>>),
+    /// The kept input. `None`: the keeper has no such connection.
+    Prefix(Option<PrefixAnswer>),
     Stopping,
 }

@@ -23,6 +23,7 @@ mod flow;
 mod input;
 mod kept;
 mod message;
+mod prefix;
 mod relay;
 mod sent;
 mod serve;
@@ -36,7 +37,7 @@ use std::time::Duration;
 
 pub use client::{KeeperClient, KeeperClientError};
 pub use input::LoggedInput;
-pub use message::{Adoption, AdoptionPlan};
+pub use message::{Adoption, AdoptionPlan, KeepInput};
 pub use serve::{KeeperError, run};
 pub use status::{
     ConnectionEnding, EndedStatus, KeeperConnectionStatus, KeeperServiceStatus, KeeperStatus, RelayState,

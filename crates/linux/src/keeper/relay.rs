@@ -205,8 +205,8 @@ impl Relay {
                 let (resumer, first) = replica::ReplicaResumer::new(resume.clone());
                 Some((OutputFilter::Replica(resumer), first))
             }
-            AdoptionPlan::Replay { resume, .. } => {
-                let filter = replay::RepetitionFilter::new(resume.clone());
+            AdoptionPlan::Replay { resume, earlier, .. } => {
+                let filter = replay::RepetitionFilter::new(resume.clone()).after(*earlier);
                 Some((OutputFilter::Replay(Box::new(filter)), Vec::new()))
             }
         }
@@ -377,6 +377,7 @@ async fn upstream(
     let pass = |outgoing: &mut Outgoing, bytes: &[u8]| {
         let count = filter.borrow_mut().on_input(bytes);
         kept.to_application.set(kept.to_application.get() + count as u64);
+        kept.prefix.on_input(&bytes[..count]);
         outgoing
             .start(application.socket, &bytes[..count])
             .map_err(|error| application.on_error(&error))
@@ -445,9 +446,11 @@ impl Patience {
         }
     }
 
-    fn look(&mut self, missing: u64) {
+    /// The application has yet to generate `missing` bytes. Returns this number.
+    fn look(&mut self, missing: u64) -> u64 {
         let now = proto::Instant::ZERO + self.began.elapsed();
         self.catch_up.look(now, missing);
+        missing
     }
 
     /// Waits for the application's next output.
@@ -486,8 +489,10 @@ async fn pass_down(
         }
         let may_speak = *output == OutputEnd::Open;
         let is_new = sent_before.missing() == 0;
-        patience.look(filter.borrow().missing() + sent_before.missing());
+        let missing = patience.look(filter.borrow().missing() + sent_before.missing());
+        kept.prefix.set_missing(missing);
         let read = flow::read(application.socket, &keeper.scratch, &kept.turn, |bytes| {
+            kept.prefix.on_output(bytes);
             let mut filter = filter.borrow_mut();
             if filter.is_transparent() && may_speak && is_new {
                 passed(bytes.len());

@@ -214,6 +214,7 @@ fn on_request(keeper: &Rc<Keeper>, request: Received<KeeperRequest>) -> KeeperAn
         KeeperRequest::Begin { peer, application } => {
             KeeperAnswer::Begin(keeper.begin_of(*peer, *application))
         }
+        KeeperRequest::Prefix { service, ask } => KeeperAnswer::Prefix(keeper.prefix_of(service, ask)),
         KeeperRequest::Import { peer, application } => {
             KeeperAnswer::State(keeper.state_for(*peer, *application))
         }

@@ -25,6 +25,8 @@ impl KeeperStatus {
             sums.live += theirs.live;
             sums.refused += theirs.refused;
             sums.quarantined += theirs.quarantined;
+            sums.kept += theirs.kept;
+            sums.kept_given_up += theirs.kept_given_up;
             sums.to_application += theirs.to_application;
             sums.to_client += theirs.to_client;
             for (ending, count) in theirs.ended {
@@ -60,6 +62,7 @@ impl KeeperStatus {
         self.connections.clear();
         for sums in self.services.values_mut().filter(|sums| sums.live > 0) {
             *sums.ended.entry(ConnectionEnding::KeeperLost).or_default() += std::mem::take(&mut sums.live);
+            sums.kept = 0;
         }
         self
     }
@@ -82,6 +85,10 @@ pub struct KeeperServiceStatus {
     pub refused: u64,
     /// Requests during whose second execution the application failed. They are not executed a third time.
     pub quarantined: u64,
+    /// Live connections whose whole input is kept.
+    pub kept: u64,
+    /// Connections whose input was given up, because it reached a limit.
+    pub kept_given_up: u64,
     /// Bytes passed to the application on connections that have ended.
     pub to_application: u64,
     /// Bytes passed to clients on connections that have ended.

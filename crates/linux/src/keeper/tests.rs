@@ -6,6 +6,7 @@ mod door;
 mod endings;
 mod lab;
 mod messages;
+mod prefix;
 mod relaying;
 mod rests;
 mod turns;

@@ -171,6 +171,7 @@ impl<'a> LateAgent<'a> {
                 at_limit: AtLimit::Unprotect,
                 sends_directly: false,
                 is_immediate: false,
+                keep_input: false,
                 hash_seed: 1,
             });
             table.set_wire(true);

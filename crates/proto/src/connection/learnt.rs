@@ -4,9 +4,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::client::ClientState;
-use super::{AtLimit, Connection, Follower, NegotiatedOptions, Probation, ServerState, StreamLog, Takes};
+use super::{
+    AtLimit, Connection, Follower, NegotiatedOptions, Probation, Protection, ServerState, StreamLog, Takes,
+    UnprotectedCause,
+};
 use crate::census::Terms;
 use crate::packet::Segment;
+use crate::restart::prefix::{JoinStep, PrefixPart};
 use crate::{Instant, Offset, Seq};
 
 /// The positions of both streams at a moment when no byte before them was unacknowledged. Policy `http`: and no request was unanswered.
@@ -37,6 +41,7 @@ impl Connection {
         // Only the follower of policy `http` guesses where a message begins.
         let probation = follower.tracker().map(|_| Probation::default());
         let learns_anywhere = probation.is_none();
+        let keeps_all = follower.is_joining();
         let window = u32::from(reply.window) << ours;
         let input = StreamLog::learnt(middle.input);
         // Before the reply the right edge may have been nearer. That does no harm: no client sends beyond what it was offered.
@@ -71,6 +76,7 @@ impl Connection {
             sack_overflow: false,
             probation,
             learns_anywhere,
+            keeps_all,
             sends_directly: false,
             spoiled: None,
         }
@@ -101,7 +107,61 @@ impl Connection {
     /// Such a log lacks input or output, for example: some packets still bypass a node that has just become the wire.
     pub(crate) fn must_be_learnt_again(&self) -> bool {
         let lacks_output = || self.output.has_holes() && self.client.acknowledged > self.output.frontier();
+        let is_full = matches!(
+            self.spoiled,
+            Some(Protection::Unprotected(UnprotectedCause::Full(_)))
+        );
+        // A log that was given up at its limit would reach the limit again, if the input from the start must be kept.
+        if is_full && self.keeps_all {
+            return false;
+        }
         self.learns_anywhere && (self.spoiled.is_some() || lacks_output())
+    }
+
+    /// A part of the connection's first input has come from the other node.
+    pub(crate) fn on_prefix(&mut self, part: &PrefixPart) -> JoinStep {
+        let (first, first_output) = (self.input.first(), self.output.first());
+        let spills = self.at_limit.spills();
+        let Some(tracker) = self.follower.replay_mut() else {
+            return JoinStep::Refused("the connection's log was given up".into());
+        };
+        let Some(joining) = tracker.joining_mut() else {
+            return JoinStep::Joined;
+        };
+        if let Err(reason) = joining.take(part, first, (self.limit, spills)) {
+            return JoinStep::Refused(reason);
+        }
+        let step = JoinStep::Wants(joining.arrived());
+        if self.input.is_shelved() || !joining.is_complete() {
+            return step;
+        }
+        let place = part.output.and_then(|place| joining.place(place, first_output));
+        let Some(((joined, after), mut input)) = place.zip(joining.take_input()) else {
+            return step;
+        };
+        let (limit, acknowledged) = (self.limit, self.server.acknowledged);
+        let appended = input.append(&self.input, |log| {
+            if let Some(spills) = spills
+                && log.memory() as u64 > limit
+            {
+                // If this fails, `hold_limit` gives the connection up.
+                let _ = log.spill(
+                    spills,
+                    acknowledged,
+                    usize::try_from(limit / 2).unwrap_or(usize::MAX),
+                );
+            }
+        });
+        if let Err(error) = appended {
+            return JoinStep::Refused(format!("its log cannot be read: {error}"));
+        }
+        tracker.join(joined, &after);
+        self.input = input;
+        self.hold_limit();
+        match &self.spoiled {
+            None => JoinStep::Joined,
+            Some(reason) => JoinStep::Refused(reason.to_string()),
+        }
     }
 
     /// Why the connection should not have been learnt. `None` if its probation is over or has shown no reason.

@@ -15,6 +15,7 @@ pub mod catch_up;
 mod digest;
 pub mod http;
 pub mod kept;
+pub mod prefix;
 pub mod replay;
 pub mod replica;
 pub mod snapshot;

@@ -8,6 +8,7 @@
 //! A service learns about the peer from the node's [`Detector`] and from what the peer's heartbeats say about this service.
 
 mod annex;
+mod asks;
 mod direct;
 mod doubt;
 mod failure;
@@ -18,6 +19,7 @@ mod orphans;
 mod packets;
 mod path;
 mod poll;
+mod prefix;
 pub(crate) mod replica;
 mod retry;
 mod roles;
@@ -46,6 +48,7 @@ use crate::export::{ExportPlace, Exports, PartReceipt, SnapshotArrivals, Snapsho
 use crate::migration::{IncomingMigrations, OutgoingMigrations};
 use crate::orphans::ServiceOrphans;
 use crate::path::ServicePath;
+use crate::restart::prefix::PrefixAnswer;
 use crate::reversal::Reversed;
 use crate::role::{Role, RoleHistory};
 use crate::standing::{ArbiterVerdict, Standing, StandingConfig};
@@ -53,6 +56,7 @@ use crate::state_sync::{StateSync, StateSyncEvent};
 use crate::table::{ConnectionId, Table, TableConfig};
 use crate::takeover::{Repeats, Reports, Takeover};
 use crate::{Instant, Offset};
+use asks::PrefixAsks;
 use retry::FailedStep;
 
 /// One service of a [`NodeConfig`](crate::node::NodeConfig).
@@ -244,6 +248,8 @@ pub enum ServiceInput {
     Part(SnapshotPart),
     /// The backup has answered a part of a snapshot.
     Receipt(PartReceipt),
+    /// The primary has answered [`ServiceAction::AskPrefix`]. Handle this after reading the log.
+    Prefix(PrefixAnswer),
 }
 
 /// An application's call of `export_state`.
@@ -292,6 +298,8 @@ pub struct Service {
     exports: Exports,
     /// Snapshots that this node receives, as the backup.
     arrivals: SnapshotArrivals,
+    /// Connections of an earlier takeover whose first input this node asks the primary for.
+    prefixes: PrefixAsks,
     /// The step that failed in this node's network for the service, if any.
     failure: FailedStep,
     doubt: ServiceDoubt,
@@ -392,6 +400,7 @@ impl Service {
             sync: config.state_sync.map(StateSync::new),
             exports: Exports::new(now),
             arrivals: SnapshotArrivals::default(),
+            prefixes: PrefixAsks::default(),
             failure: FailedStep::default(),
             doubt: ServiceDoubt::default(),
             alarms: Alarms::default(),
@@ -505,6 +514,7 @@ impl Service {
             ServiceInput::Export(call) => self.on_export(now, call),
             ServiceInput::Part(part) => self.on_part(part),
             ServiceInput::Receipt(receipt) => self.on_receipt(now, &receipt),
+            ServiceInput::Prefix(answer) => self.on_prefix(now, &answer),
             ServiceInput::AnnexIsUp { node, is_up } => self.on_annex(now, node, is_up),
             ServiceInput::RestoredAt { client, node } => self.on_restored_at(now, client, node),
             ServiceInput::RefusedAt { client, node, reason } => self.on_refused_at(now, client, node, reason),

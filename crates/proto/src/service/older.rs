@@ -46,6 +46,7 @@ impl Service {
         if let Some(clients) = self.table.poll_question(now) {
             self.actions.push_back(ServiceAction::Ask { clients });
         }
+        self.ask_prefixes(now);
     }
 
     /// A page of the primary's connections, as [`ServiceAction::AskAll`] asked. Call this after reading the log.

@@ -95,10 +95,8 @@ impl Service {
             TableChange::Connection(connection) if direction == Direction::Out => {
                 self.tell_reached(connection)
             }
-            TableChange::Old
-            | TableChange::Handshake
-            | TableChange::Connection(_)
-            | TableChange::Opened(_) => {}
+            TableChange::Opened(_) => self.ask_prefixes(now),
+            TableChange::Old | TableChange::Handshake | TableChange::Connection(_) => {}
         }
         self.tell_wire();
     }

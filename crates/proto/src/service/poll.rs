@@ -126,6 +126,7 @@ impl Service {
             Some(self.path.asks_at()),
             self.failure.poll_timeout(),
             self.exports.poll_timeout(),
+            self.prefixes.poll_timeout(),
             self.outgoing.poll_timeout(),
             self.annexes.poll_timeout(),
             self.carried.poll_timeout(),

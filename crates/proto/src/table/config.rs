@@ -31,6 +31,9 @@ pub struct TableConfig {
     /// Commit mode `immediate`: packets for which the log has no room may pass unlogged. `sends_directly` is set, too.
     #[serde(default)]
     pub is_immediate: bool,
+    /// Policy `replay`: the survivor of a takeover keeps the input of the connections that it relays, so the other node can learn them.
+    #[serde(default)]
+    pub keep_input: bool,
     /// Seed of the hash tables. With a known seed, clients could choose addresses whose hashes collide.
     pub hash_seed: usize,
 }
@@ -49,8 +52,14 @@ impl TableConfig {
             at_limit: AtLimit::Unprotect,
             sends_directly: false,
             is_immediate: false,
+            keep_input: false,
             hash_seed: 1,
         }
+    }
+
+    /// Whether a connection that began before the log can be learnt, that is, be protected from some later moment on.
+    pub const fn learns(&self) -> bool {
+        self.policy.learns() || self.keep_input
     }
 
     /// Whether replicas follow connections, now or perhaps later.

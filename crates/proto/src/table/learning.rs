@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 
 use super::open::is_silent;
 use super::{ConnectionId, Direction, Table, TableChange};
-use crate::Instant;
 use crate::census::{CensusPage, PageQuery};
 use crate::census::{ClientTerms, QUESTION_MAX};
 use crate::connection::{Connection, UnprotectedCause};
 use crate::export::ArrivedSnapshot;
 use crate::packet::Segment;
+use crate::restart::prefix::{JoinStep, PrefixPart};
 use crate::restart::snapshot::SnapshotStanding;
+use crate::{Instant, Seq};
 
 impl Table {
     /// Clients whose connections are older than the log ([`crate::older`]), and why they are not protected.
@@ -169,8 +170,7 @@ impl Table {
     ) -> TableChange {
         let said = self.older.said(client);
         self.older.note(now, direction, client, segment);
-        let policy = self.config.policy;
-        let learns = self.is_wire && policy.learns();
+        let learns = self.is_wire && self.config.learns();
         let is_ready = learns && self.learner.on_segment(now, direction, client, segment, said);
         if self.is_wire && !learns && !self.older.contains(client) {
             self.learner.want(client, true); // so that the primary is asked whether it has a connection of this client
@@ -179,8 +179,22 @@ impl Table {
         learnt.map_or(TableChange::Unknown, TableChange::Opened)
     }
 
+    /// The connections that were learnt since the last call, and whose first input the other node has yet to send. Each comes with its client
+    /// and the sequence number at which its log begins.
+    pub(crate) fn take_to_join(&mut self) -> Vec<(ConnectionId, SocketAddr, Seq)> {
+        let ids = std::mem::take(&mut self.to_join).into_iter();
+        let learnt = ids.filter_map(|id| self.get(id).map(|it| (id, it.client(), it.input().first())));
+        learnt.collect()
+    }
+
+    /// A part of the connection's first input has come.
+    pub(crate) fn on_prefix(&mut self, id: ConnectionId, part: &PrefixPart) -> JoinStep {
+        let step = self.change_at(id, None, |connection| connection.on_prefix(part));
+        step.unwrap_or_else(|| JoinStep::Refused("the connection has ended".to_owned()))
+    }
+
     /// Removes a connection that was learnt wrongly. The client's connection counts as older again and is never learnt; `reason` says why.
-    pub(super) fn unlearn(&mut self, now: Instant, id: ConnectionId, reason: String) {
+    pub(crate) fn unlearn(&mut self, now: Instant, id: ConnectionId, reason: String) {
         if let Some(connection) = self.remove(id) {
             self.learner.bar(connection.client(), reason);
             self.older.confirm(now, connection.client());
@@ -223,6 +237,9 @@ impl Table {
         self.older.forget(client);
         let id = self.insert(connection);
         self.on_probation.push(id);
+        if self.get(id).is_some_and(|learnt| learnt.follower().is_joining()) {
+            self.to_join.push(id);
+        }
         Some(id)
     }
 }

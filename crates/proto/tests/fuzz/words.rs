@@ -36,6 +36,7 @@ fn node(now: Instant) -> Node {
         at_limit: AtLimit::Unprotect,
         sends_directly: false,
         is_immediate: false,
+        keep_input: false,
         hash_seed: 1,
     };
     let config = NodeConfig {

@@ -89,6 +89,8 @@ pub struct SimPairConfig {
     pub outside: bool,
     /// How the server's state is copied, if it is. Only with [`RestartPolicy::Replica`], and not with `opaque`.
     pub state_sync: Option<SimStateSync>,
+    /// The survivor of a takeover keeps the input of the connections that it relays. Only with [`RestartPolicy::Replay`].
+    pub keep_input: bool,
 }
 
 impl SimPairConfig {
@@ -135,6 +137,7 @@ impl SimPairConfig {
             service_link: false,
             outside: false,
             state_sync: None,
+            keep_input: false,
         }
     }
 
@@ -157,6 +160,7 @@ impl SimPairConfig {
             at_limit: self.log_limit.1.of_core(),
             sends_directly: self.commit != SimCommit::Prs,
             is_immediate: self.commit == SimCommit::Immediate,
+            keep_input: self.keep_input,
             hash_seed: 7,
         };
         let (name, mac) = if is_primary { ("primary", 1) } else { ("backup", 2) };

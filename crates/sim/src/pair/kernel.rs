@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use agent::{Kernel, LogReader, MessageToPeer, SyncRun, Written};
 use proto::action::{Gate, OperatorReport, ServiceIndex};
@@ -11,6 +12,7 @@ use proto::connection::{Cap, Connection, Endpoint as Known, OutputEnd};
 use proto::export::ExportOutcome;
 use proto::follower::{Restart, RestartPolicy};
 use proto::node::Node;
+use proto::restart::prefix::{KeptInput, PrefixAnswer, PrefixAsk};
 use proto::role::Role;
 use proto::spill::{LogPart, gather};
 use proto::standing::ArbiterVerdict;
@@ -110,6 +112,31 @@ impl Machine {
         self.relayed
             .iter()
             .filter_map(|&socket| self.host.app::<SimRelay>(socket)?.ending())
+    }
+
+    /// Sends the peer the first input of a relayed connection.
+    pub(super) fn tell_prefix(&mut self, ask: &PrefixAsk) {
+        let relays = self.relayed.iter().filter(|&&socket| {
+            let endpoint = self.host.endpoint(socket);
+            endpoint.is_some_and(|endpoint| endpoint.remote() == ask.client)
+        });
+        let answer = relays
+            .filter_map(|&socket| self.host.app::<SimRelay>(socket)?.answer(ask))
+            .next_back();
+        let answer =
+            answer.unwrap_or_else(|| PrefixAnswer::refused(ask, "the other node has not kept its input"));
+        for answer in answer.split() {
+            self.say_word(&AgentMessage::Prefix(answer));
+        }
+    }
+
+    /// Number of relayed connections whose whole input is kept.
+    pub fn keeps_inputs(&self) -> usize {
+        let relays = self
+            .relayed
+            .iter()
+            .filter_map(|&socket| self.host.app::<SimRelay>(socket));
+        relays.filter(|relay| relay.keeps_input()).count()
     }
 
     /// Number of snapshots that the peer has kept for this machine, and of states that applications have imported, since its boot.
@@ -328,6 +355,7 @@ impl Kernel for Machine {
             MessageToPeer::AskAll { query, .. } => AgentMessage::AskAll(query),
             MessageToPeer::Part { part, .. } => AgentMessage::Part(part),
             MessageToPeer::Receipt { receipt, .. } => AgentMessage::Receipt(receipt),
+            MessageToPeer::AskPrefix { ask, .. } => AgentMessage::AskPrefix(ask),
         });
     }
 
@@ -475,7 +503,7 @@ impl Kernel for Machine {
                 return;
             }
         };
-        if matches!(adoption.plan, RelayPlan::Replay(_, Some(_))) {
+        if matches!(adoption.plan, RelayPlan::Replay(_, _, Some(_))) {
             self.exports.note_import();
         }
         let (program, client) = (Rc::clone(&self.config.program), endpoint.client);
@@ -483,7 +511,15 @@ impl Kernel for Machine {
         let exports = begins_at.filter(|_| has_exports);
         let exports =
             exports.map(|begins_at| ConnectionExports::new(self.exports.clone(), client, begins_at));
-        let relay = SimRelay::new(self.at, adoption, exports, move || program(client));
+        let keeps = self.config.core.services[0].table.keep_input
+            && matches!(adoption.plan, RelayPlan::Replay(..))
+            && adoption.output == OutputEnd::Open
+            && !adoption.input_ended;
+        let kept = begins_at
+            .filter(|_| keeps)
+            .map(|begins_at| KeptInput::new(Arc::clone(&self.kept), begins_at));
+        let mut relay = SimRelay::new(self.at, adoption, exports, move || program(client));
+        kept.into_iter().for_each(|kept| relay.keep(kept));
         if let Some((endpoint, _)) = self.host.take(socket) {
             let socket = self.host.adopt(self.at, endpoint, Box::new(relay));
             self.relayed.push(socket);
@@ -629,11 +665,12 @@ fn adoption(
         Ok(Restart::Replay {
             input_from,
             resume,
+            earlier,
             state,
             ..
         }) => {
             let input = log.parts((*input_from).min(frontier)..frontier).collect();
-            (RelayPlan::Replay(resume.clone(), state.clone()), input)
+            (RelayPlan::Replay(resume.clone(), *earlier, state.clone()), input)
         }
         _ if endpoint.output != OutputEnd::Open => (RelayPlan::Silent, Vec::new()),
         Ok(Restart::Http { feed, resume }) => (RelayPlan::Http(resume.clone()), feed.logged(log, frontier)),

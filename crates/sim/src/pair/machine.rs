@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proto::Instant;
@@ -12,6 +13,7 @@ use proto::action::{Action, Gate, ServiceAction};
 use proto::follower::RestartPolicy;
 use proto::node::NodeConfig;
 use proto::packet::{Checksum, Segment, is_returned};
+use proto::restart::prefix::{KeepLimits, KeptInputs};
 use proto::table::{ConnectionId, Direction};
 
 use super::application::{ApplicationFactory, ReadPace, Served, SimApplication};
@@ -139,6 +141,8 @@ pub struct Machine {
     pub(super) agent: AgentThread,
     pub(super) hook: SimHook,
     pub(super) exports: SimExports,
+    /// The kept inputs of relayed connections.
+    pub(super) kept: Arc<KeptInputs>,
     /// The node's clock. All times in this struct are times of this clock. Functions that get a time of the world convert it.
     pub(super) clock: NodeClock,
     /// The node's time at the beginning of the agent's present step.
@@ -185,6 +189,12 @@ impl Machine {
         let agent = AgentThread::new(now, config.core.incarnation);
         let vip = config.core.services[0].table.vip;
         let exports = SimExports::default();
+        let table = &config.core.services[0].table;
+        let limits = KeepLimits {
+            connection_bytes_max: table.connection_bytes_max,
+            bytes_max: table.bytes_max,
+        };
+        let kept = KeptInputs::new(limits, table.at_limit.spills().map(Arc::clone));
         Self {
             wire: SimWire::new(
                 vip,
@@ -220,6 +230,7 @@ impl Machine {
             agent,
             hook: SimHook::default(),
             exports,
+            kept,
             clock,
             at: now,
             late_gate: 0,

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use proto::Instant;
 use proto::connection::OutputEnd;
 use proto::restart::catch_up::CatchUp;
+use proto::restart::prefix::{KeptInput, PrefixAnswer, PrefixAsk};
 use proto::restart::{http, replay, replica};
 
 use super::application::SimApplication;
@@ -29,7 +30,11 @@ pub(super) enum RelayPlan {
     Http(http::HttpResume),
     /// A fresh program imports the state, if there is one, and gets the logged input from the restart point on, then what the client
     /// sends. The program repeats the output that the [`Repetition`](replay::Repetition) describes.
-    Replay(replay::Repetition, Option<Arc<[u8]>>),
+    Replay(
+        replay::Repetition,
+        Option<replay::EarlierOutput>,
+        Option<Arc<[u8]>>,
+    ),
     /// The replica continues. It gets the logged input that it has not been fed, then what the client sends.
     Replica(replica::ReplicaResume, Box<dyn SimApplication>),
     /// Nothing more is relayed.
@@ -62,6 +67,8 @@ pub enum RelayEnding {
 pub struct SimRelay {
     /// Policy `snapshot`: the application goes on exporting its state.
     exports: Option<ConnectionExports>,
+    /// Policy `replay` with `keep_input`: the whole input.
+    kept: Option<KeptInput>,
     /// Bytes that the application has read and written since its last chance to export.
     progress: (usize, usize),
     start: Box<dyn FnOnce() -> Box<dyn SimApplication>>,
@@ -134,8 +141,9 @@ impl SimRelay {
                 outgoing = first;
                 RelayPhase::Relaying(RelayFilter::Replica(resumer), application)
             }
-            RelayPlan::Replay(resume, state) => {
-                let filter = RelayFilter::Replay(Box::new(replay::RepetitionFilter::new(resume)));
+            RelayPlan::Replay(resume, earlier, state) => {
+                let filter = replay::RepetitionFilter::new(resume).after(earlier);
+                let filter = RelayFilter::Replay(Box::new(filter));
                 let start = std::mem::replace(&mut start, started());
                 let mut application = start();
                 if let Some(state) = state {
@@ -159,8 +167,26 @@ impl SimRelay {
             sent_before: (sent_before, Vec::new()),
             ending: None,
             exports,
+            kept: None,
             progress: (0, 0),
         }
+    }
+
+    /// Keeps the connection's input from now on.
+    pub(super) fn keep(&mut self, kept: KeptInput) {
+        self.kept = Some(kept);
+    }
+
+    /// The answer to the peer's question for the connection's first input. `None`: the input is not kept.
+    pub(super) fn answer(&self, ask: &PrefixAsk) -> Option<PrefixAnswer> {
+        let is_new = missing_of(&self.phase) + self.sent_before.0 == 0;
+        let kept = self.kept.as_ref().filter(|_| self.ending.is_none())?;
+        Some(kept.answer(ask, is_new))
+    }
+
+    /// Whether the connection's whole input is kept.
+    pub(super) fn keeps_input(&self) -> bool {
+        self.ending.is_none() && self.kept.as_ref().is_some_and(KeptInput::is_whole)
     }
 
     /// How the connection ended, if it has.
@@ -248,6 +274,9 @@ impl SimRelay {
         }
         if !bytes.is_empty() {
             self.progress.0 += bytes.len();
+            if let Some(kept) = &mut self.kept {
+                kept.on_input(&bytes);
+            }
             application.on_input(now, &bytes);
             self.has_passed = true;
         }
@@ -278,6 +307,9 @@ impl SimRelay {
             application.speak(now, READ_SIZE, &mut said);
             self.progress.1 += said.len();
             if !said.is_empty() {
+                if let Some(kept) = &mut self.kept {
+                    kept.on_output(&said);
+                }
                 filter.on_application(&said, &mut self.outgoing)?;
                 if self.output != OutputEnd::Open {
                     self.outgoing.clear();

@@ -1,8 +1,9 @@
 //! In-memory files for spilled logs.
 
 use std::io;
+use std::net::SocketAddr;
 
-use proto::connection::AtLimit;
+use proto::connection::{AtLimit, Protection};
 use proto::spill::{Depot, Spill, Spills};
 
 use super::Station;
@@ -12,6 +13,19 @@ impl Station {
     pub fn spilled(&self) -> u64 {
         let spills = self.core.service(0).table().config().at_limit.spills();
         spills.map_or(0, |spills| spills.bytes())
+    }
+
+    /// Number of connections whose first input the other node has sent.
+    pub fn joined(&self) -> u64 {
+        self.core.service(0).prefixes().0
+    }
+
+    /// The clients of the connections that a takeover would continue.
+    pub fn protected(&self) -> Vec<SocketAddr> {
+        let connections = self.core.service(0).table().iter();
+        let protected =
+            connections.filter(|(_, connection)| connection.protection() == Protection::Protected);
+        protected.map(|(_, connection)| connection.client()).collect()
     }
 
     /// Number of connections whose clients are slowed.

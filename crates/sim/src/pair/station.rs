@@ -310,6 +310,8 @@ impl Station {
             AgentMessage::Page(page) => self.core.handle(now, 0, ServiceInput::Page(page)),
             AgentMessage::Part(part) => self.core.handle(now, 0, ServiceInput::Part(part)),
             AgentMessage::Receipt(receipt) => self.core.handle(now, 0, ServiceInput::Receipt(receipt)),
+            AgentMessage::AskPrefix(ask) => self.machine.tell_prefix(&ask),
+            AgentMessage::Prefix(answer) => self.core.handle(now, 0, ServiceInput::Prefix(answer)),
         }
     }
 

@@ -142,6 +142,19 @@ impl SimPair {
         self.world.at(at, move |world| world.power_off(primary));
     }
 
+    /// The primary loses power at `at` and boots at `back`.
+    pub fn fail_and_return(&mut self, at: Instant, back: Instant) {
+        self.world.run_until(at);
+        self.lose_power(self.primary);
+        self.world.run_until(back);
+        self.boot(self.primary);
+    }
+
+    /// The configured backup loses power now.
+    pub fn fail_backup(&mut self) {
+        self.lose_power(self.backup);
+    }
+
     /// A node loses power now.
     pub(crate) fn lose_power(&mut self, node: NodeId) {
         self.world.power_off(node);

@@ -12,6 +12,7 @@ use proto::census::ClientTerms;
 use proto::census::{CensusPage, PageQuery};
 use proto::export::{PartReceipt, SnapshotPart};
 use proto::pause::PauseWatch;
+use proto::restart::prefix::{PrefixAnswer, PrefixAsk};
 use serde::{Deserialize, Serialize};
 
 /// Time that each kind of work takes the agent.
@@ -74,6 +75,8 @@ pub(super) enum AgentMessage {
     Page(CensusPage),
     Part(SnapshotPart),
     Receipt(PartReceipt),
+    AskPrefix(PrefixAsk),
+    Prefix(PrefixAnswer),
 }
 
 /// A message in transit. The network may deliver it more than once.

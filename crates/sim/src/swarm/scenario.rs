@@ -356,6 +356,7 @@ impl Scenario {
             defect: self.defect,
             opaque: self.opaque,
             commit: self.commit,
+            keep_input: self.policy == RestartPolicy::Replay && self.commit == SimCommit::Prs,
             service_link: self.service_link,
             outside: self.outside,
             state_sync: self.state_sync,

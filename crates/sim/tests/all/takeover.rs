@@ -2,6 +2,7 @@
 
 use crate::seeds::*;
 use proto::follower::RestartPolicy;
+use std::net::SocketAddr;
 use std::time::Duration;
 use steadfast_sim::pair::application::ReadPace;
 use steadfast_sim::pair::{FullLogPolicy, SimClient, SimPair, SimPairConfig, echo};
@@ -314,4 +315,85 @@ fn migration_there_and_back() {
         there > 0 && back > 0 || std::env::var_os("SEED").is_some(),
         "{there} {back}"
     );
+}
+
+/// The primary fails, comes back as the wire, and learns the connections that the survivor relays. Then the survivor fails.
+#[test]
+fn kept_input() {
+    let mut sums = [0; 4];
+    for_seeds("kept_input", 0..SEEDS / 5, |seed, _| {
+        let mut draw = Draw::new(seed);
+        let mut config = draw.config(seed, RestartPolicy::Replay);
+        config.keep_input = true;
+        config.own_path = Some(config.path.clone());
+        if draw.chance(0.3) {
+            config.log_limit = (150_000, FullLogPolicy::Spilled);
+        }
+        let mut pair = SimPair::new(&config);
+        if std::env::var_os("SEED").is_some() {
+            pair.world.record();
+            println!("{config:#?}");
+        }
+        for _ in 0..1 + draw.below(5) {
+            let begin = at(START + draw.time(200 * MS));
+            let (count, len_max) = (20 + draw.below(60), draw.pick(&[300, 5_000, 60_000]));
+            pair.connect(begin, draw.talk_of(RestartPolicy::Replay, count, len_max, false));
+        }
+        let first = START + draw.time(Duration::from_millis(500));
+        let back = first + Duration::from_millis(500) + draw.time(500 * MS);
+        let second = back + Duration::from_secs(1) + draw.time(Duration::from_secs(2));
+        pair.fail_and_return(at(first), at(back));
+        pair.world.run_until(at(second));
+        let protected = pair.primary().protected();
+        let fates = [
+            pair.backup().machine().keeps_inputs(),
+            usize::try_from(pair.primary().joined()).expect("few"),
+            protected.len(),
+        ];
+        pair.fail_backup();
+        pair.run(at(LIMIT));
+        let complaints = kept_input_complaints(&pair, &protected);
+        let restored = pair.primary().machine().relay_endings().count();
+        for (sum, fate) in sums.iter_mut().zip(fates.into_iter().chain([restored])) {
+            *sum += fate;
+        }
+        (pair, complaints)
+    });
+    let [kept, joined, protected, restored] = sums;
+    println!("{kept} kept, {joined} joined, {protected} protected, {restored} relayed a second time");
+    assert!(
+        std::env::var_os("SEED").is_some() || restored > 80 && protected * 10 > kept * 9,
+        "{sums:?}"
+    );
+}
+
+/// What is wrong after two takeovers, if the connections of the clients `protected` were protected before the second one. A connection
+/// that was not protected may be lost: the survivor's own application has it, or it has said nothing since the other node came back.
+fn kept_input_complaints(pair: &SimPair, protected: &[SocketAddr]) -> Vec<String> {
+    let mut complaints = pair.judge().violations().to_vec();
+    let lost = || pair.stations().flat_map(|station| station.machine().lost());
+    for index in 0..pair.count() {
+        let client = SimPair::client_of(index);
+        let Some((talk, endpoint)) = pair.talk(index) else {
+            complaints.push(format!("connection {index} was never opened"));
+            continue;
+        };
+        let cut = "the stream ended";
+        if let Some(wrong) = talk.wrong().filter(|wrong| !wrong.starts_with(cut)) {
+            complaints.push(format!("{client}: {wrong}"));
+        }
+        let loss = lost().find(|(lost, _)| *lost == client);
+        let is_over = talk.is_complete() || endpoint.failure().is_some();
+        match loss {
+            Some((_, reason)) if !is_over => complaints.push(format!("{client} waits, lost: {reason}")),
+            Some((_, reason)) if protected.contains(&client) && !reason.starts_with("the client may ") => {
+                complaints.push(format!("{client} was protected, and was lost: {reason}"));
+            }
+            None if protected.contains(&client) && !talk.is_complete() => {
+                complaints.push(format!("{client} was protected: {:?}", endpoint.state()));
+            }
+            Some(_) | None => {}
+        }
+    }
+    complaints
 }

@@ -69,6 +69,21 @@ fn the_application_is_not_at_a_services_address() {
 }
 
 #[test]
+fn input_is_kept_for_services_whose_log_has_both_directions() {
+    let replay = SMALLEST.replace("\"http\"", "\"replay\"");
+    let kept = |more: &str| parse(&format!("{replay}{more}")).unwrap().services[0].keep_input;
+    assert!(kept("keep_input = true\n") && !kept(""));
+    assert_one(
+        &and("keep_input = true\n"),
+        "15: service[0].keep_input: belongs to policy = \"replay\" only",
+    );
+    assert_one(
+        &wrong(&format!("{replay}commit = \"pr\"\nkeep_input = true\n")),
+        "16: service[0].keep_input: needs commit = \"prs\"",
+    );
+}
+
+#[test]
 fn an_application_behind_a_stage_belongs_to_a_service_that_exports_its_state() {
     let snapshot = SMALLEST.replace("\"http\"", "\"snapshot\"");
     let config = parse(&format!("{snapshot}staged_application = \"127.0.0.1:8080\"\n")).unwrap();

@@ -11,16 +11,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
-use linux::keeper;
+use linux::keeper::{self, KeepInput};
 use proto::Instant;
 use proto::action::ServiceIndex;
 use proto::connection::{Connection, Endpoint};
+use proto::restart::prefix::{KeepLimits, PrefixAnswer, PrefixAsk};
 
-use crate::config::{AfterTakeover, Config};
+use crate::config::{AfterTakeover, AtLimitSetting, Config, ServiceSettings};
 use crate::control::RestoredStatus;
 use crate::keepers::Keepers;
-use serve::RelayReport;
-pub use serve::{Handover, HandoverContent, LoggedContent, PlannedContent, RelayService};
+pub use serve::{Handover, HandoverContent, LoggedContent, PlannedContent, RelayService, WakeLoop};
+use serve::{RelayAnswers, RelayOrder, RelayReport};
 
 /// Number of low bits of a connection's number, in which an agent counts its connections. The high bits are random for each agent.
 const NUMBERS: u32 = 32;
@@ -78,13 +79,17 @@ pub struct RelayedConnections {
     told: Arc<Mutex<RelayReport>>,
     /// SYN-ACKs of an earlier agent's connections whose clients have not been heard yet.
     unheard: Receiver<(ServiceIndex, Vec<u8>)>,
+    /// The keepers' answers to the peer's questions for kept input.
+    prefixes: Receiver<(ServiceIndex, PrefixAnswer)>,
+    /// Wakes this node's loop.
+    wake: Option<WakeLoop>,
     thread: Option<RelayThreadHandle>,
     services: Arc<[RelayService]>,
 }
 
 /// The thread that talks to the keepers.
 struct RelayThreadHandle {
-    handovers: Sender<Handover>,
+    orders: Sender<RelayOrder>,
     handle: JoinHandle<Keepers>,
 }
 
@@ -96,6 +101,7 @@ impl RelayedConnections {
             application: service.application,
             volatile: service.volatile(),
             closes: service.after_takeover == AfterTakeover::Close,
+            keep: service.keep_input.then(|| keep_input(config, service)),
         });
         Self::of(services.collect())
     }
@@ -109,6 +115,8 @@ impl RelayedConnections {
             names: services.iter().map(|service| service.name.clone()).collect(),
             told: Arc::default(),
             unheard: channel().1,
+            prefixes: channel().1,
+            wake: None,
             thread: None,
             services: services.into(),
         }
@@ -122,19 +130,26 @@ impl RelayedConnections {
         endpoint: &Endpoint,
     ) -> Option<std::io::Result<PlannedContent>> {
         let restart = connection.restart_on(endpoint);
-        let (adoption, input) =
+        let (mut adoption, input) =
             self.services[usize::from(service)].plan(0, (connection, &restart), endpoint)?;
+        adoption.keep = None; // this node's limits are not that node's
         Some(input.read().map(|input| PlannedContent { adoption, input }))
     }
 
     /// Starts the thread that talks to `keepers`.
     pub fn start(&mut self, keepers: Keepers) -> anyhow::Result<()> {
-        let (handovers, receiver) = channel();
+        let (orders, receiver) = channel();
         let (unheard, found) = channel();
-        self.unheard = found;
+        let (answers, prefixes) = channel();
+        (self.unheard, self.prefixes) = (found, prefixes);
+        let answers = RelayAnswers {
+            unheard,
+            prefixes: answers,
+            wake: self.wake.clone(),
+        };
         let thread = serve::RelayThread::new(
             keepers,
-            unheard,
+            answers,
             Arc::clone(&self.services),
             Arc::clone(&self.told),
             self.given,
@@ -143,14 +158,14 @@ impl RelayedConnections {
             .name("relay".into())
             .spawn(move || thread.run(&receiver))
             .context("starting a thread")?;
-        self.thread = Some(RelayThreadHandle { handovers, handle });
+        self.thread = Some(RelayThreadHandle { orders, handle });
         Ok(())
     }
 
     /// Ends the thread once it has handed over the connections that it was given. The keepers go on.
     pub fn pause(&mut self) -> Option<Keepers> {
-        let RelayThreadHandle { handovers, handle } = self.thread.take()?;
-        drop(handovers);
+        let RelayThreadHandle { orders, handle } = self.thread.take()?;
+        drop(orders);
         let keepers = handle.join();
         keepers
             .inspect_err(|_| tracing::error!("the relay's thread panicked"))
@@ -204,7 +219,7 @@ impl RelayedConnections {
         let sent = self
             .thread
             .as_ref()
-            .is_some_and(|thread| thread.handovers.send(handover).is_ok());
+            .is_some_and(|thread| thread.orders.send(RelayOrder::Adopt(Box::new(handover))).is_ok());
         if !sent {
             tracing::error!(%client, "no keeper: the connection is lost");
             return;
@@ -213,6 +228,23 @@ impl RelayedConnections {
         if let Some(taken) = self.taken.get_mut(&id) {
             taken.owner = SocketOwner::Relay(self.given);
         }
+    }
+
+    /// Sets the function that wakes this node's loop. Call this before [`start`](Self::start).
+    pub fn set_wake(&mut self, wake: WakeLoop) {
+        self.wake = Some(wake);
+    }
+
+    /// Asks the keepers for input that they have kept. The answer comes by [`prefixes`](Self::prefixes). Without a keeper there is none.
+    pub fn ask_prefix(&self, service: ServiceIndex, ask: PrefixAsk) {
+        if let Some(thread) = &self.thread {
+            let _ = thread.orders.send(RelayOrder::Prefix(service, ask)); // fails only if the thread has ended
+        }
+    }
+
+    /// Answers of the keepers, each returned once.
+    pub fn prefixes(&self) -> impl Iterator<Item = (ServiceIndex, PrefixAnswer)> {
+        self.prefixes.try_iter()
     }
 
     /// SYN-ACKs to repeat for an earlier agent's connections, each returned once.
@@ -244,6 +276,10 @@ impl RelayedConnections {
             .collect();
         counters.insert("relayed_adopted".into(), sums.adopted);
         counters.insert("relayed_live".into(), sums.live);
+        if self.services[usize::from(service)].keep.is_some() {
+            counters.insert("relayed_input_kept".into(), sums.kept);
+            counters.insert("relayed_input_given_up".into(), sums.kept_given_up);
+        }
         counters.insert("relayed_requests_refused".into(), sums.refused);
         counters.insert("relayed_requests_quarantined".into(), sums.quarantined);
         counters
@@ -289,6 +325,18 @@ impl RelayedConnections {
     }
 }
 
+/// How much input the keeper may keep: as much as the log of the service.
+fn keep_input(config: &Config, service: &ServiceSettings) -> KeepInput {
+    let log = &config.log;
+    KeepInput {
+        limits: KeepLimits {
+            connection_bytes_max: log.per_connection_bytes,
+            bytes_max: log.total_bytes,
+        },
+        files: (service.at_limit == AtLimitSetting::Spill).then(|| (log.spill_dir.clone(), log.spill_bytes)),
+    }
+}
+
 fn name_of(ending: keeper::ConnectionEnding) -> String {
     serde_json::to_value(ending)
         .ok()
@@ -328,6 +376,8 @@ mod tests {
             names: vec!["web".to_owned()],
             told: Arc::default(),
             unheard: channel().1,
+            prefixes: channel().1,
+            wake: None,
             thread: None,
             services: Arc::new([]),
         }

@@ -7,11 +7,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use linux::keeper::{self, Adoption, AdoptionPlan, LoggedInput};
+use linux::keeper::{self, Adoption, AdoptionPlan, KeepInput, LoggedInput};
 use proto::action::ServiceIndex;
 use proto::connection::{Connection, Endpoint, OutputEnd};
 use proto::follower::Restart;
 use proto::restart::http::Volatile;
+use proto::restart::prefix::{PrefixAnswer, PrefixAsk};
 use proto::stream::StreamLog;
 use proto::{Instant, Offset};
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,27 @@ pub struct Handover {
     /// The client's connection.
     pub socket: OwnedFd,
     pub content: HandoverContent,
+}
+
+/// Wakes the agent's loop.
+pub type WakeLoop = Arc<dyn Fn() + Send + Sync>;
+
+/// Work for the thread.
+pub(super) enum RelayOrder {
+    /// Hand this connection over.
+    Adopt(Box<Handover>),
+    /// Ask the keepers for input that they have kept.
+    Prefix(ServiceIndex, PrefixAsk),
+}
+
+/// Where the thread sends what it learns.
+pub(super) struct RelayAnswers {
+    /// See [`RelayThread::tell_unheard`].
+    pub unheard: Sender<(ServiceIndex, Vec<u8>)>,
+    /// The keepers' answers to [`RelayOrder::Prefix`].
+    pub prefixes: Sender<(ServiceIndex, PrefixAnswer)>,
+    /// Wakes the agent's loop after an answer.
+    pub wake: Option<WakeLoop>,
 }
 
 /// What the keeper gets of a connection, besides its socket.
@@ -79,6 +101,8 @@ pub struct RelayService {
     pub application: SocketAddr,
     pub volatile: Volatile,
     pub closes: bool,
+    /// How much input the keeper may keep. `None`: none.
+    pub keep: Option<KeepInput>,
 }
 
 impl RelayReport {
@@ -95,7 +119,7 @@ impl RelayReport {
 
 pub(super) struct RelayThread {
     keepers: Keepers,
-    unheard: Sender<(ServiceIndex, Vec<u8>)>,
+    answers: RelayAnswers,
     services: Arc<[RelayService]>,
     told: Arc<Mutex<RelayReport>>,
     /// Number of connections given so far, to this thread and to the threads before it.
@@ -109,14 +133,14 @@ pub(super) struct RelayThread {
 impl RelayThread {
     pub fn new(
         keepers: Keepers,
-        unheard: Sender<(ServiceIndex, Vec<u8>)>,
+        answers: RelayAnswers,
         services: Arc<[RelayService]>,
         told: Arc<Mutex<RelayReport>>,
         given: u64,
     ) -> Self {
         Self {
             keepers,
-            unheard,
+            answers,
             services,
             told,
             given,
@@ -126,14 +150,14 @@ impl RelayThread {
     }
 
     /// Hands connections over until the channel closes.
-    pub fn run(mut self, handovers: &Receiver<Handover>) -> Keepers {
+    pub fn run(mut self, orders: &Receiver<RelayOrder>) -> Keepers {
         self.ask();
         self.tell_unheard();
         loop {
             let every = if self.relays { REFRESH } else { LOOK };
             let wait = every.saturating_sub(linux::clock::now().since(self.asked));
-            match handovers.recv_timeout(wait) {
-                Ok(handover) => self.hand_over(handover, handovers),
+            match orders.recv_timeout(wait) {
+                Ok(order) => self.carry_out(order, orders),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return self.keepers,
             }
@@ -144,11 +168,41 @@ impl RelayThread {
         }
     }
 
-    fn hand_over(&mut self, first: Handover, more: &Receiver<Handover>) {
-        for handover in std::iter::once(first).chain(more.try_iter()) {
-            self.given += 1;
-            self.adopt(handover);
+    /// Carries out the orders that have come. Questions for kept input wait until the keepers have the connections.
+    fn carry_out(&mut self, first: RelayOrder, more: &Receiver<RelayOrder>) {
+        let mut asked = Vec::new();
+        let given = self.given;
+        for order in std::iter::once(first).chain(more.try_iter()) {
+            match order {
+                RelayOrder::Adopt(handover) => {
+                    self.given += 1;
+                    self.adopt(*handover);
+                }
+                RelayOrder::Prefix(service, ask) => asked.push((service, ask)),
+            }
         }
+        if self.given > given {
+            self.settle();
+        }
+        for (service, ask) in asked {
+            self.tell_prefix(service, &ask);
+        }
+    }
+
+    fn tell_prefix(&mut self, service: ServiceIndex, ask: &PrefixAsk) {
+        let name = &self.services[usize::from(service)].name;
+        let answer = self.keepers.prefix(name, ask);
+        let answer =
+            answer.unwrap_or_else(|| PrefixAnswer::refused(ask, "the other node has not kept its input"));
+        for answer in answer.split() {
+            let _ = self.answers.prefixes.send((service, answer)); // fails only if the agent ends
+        }
+        if let Some(wake) = &self.answers.wake {
+            wake();
+        }
+    }
+
+    fn settle(&mut self) {
         if let Err(error) = self.keepers.settle() {
             tracing::error!(error = format!("{error:#}"), "no keeper answers or starts");
         }
@@ -183,7 +237,7 @@ impl RelayThread {
             let mut services = (0..).zip(&*self.services);
             let service = services.find(|(_, service)| service.name == connection.service);
             if let (Some((service, _)), Some(syn_ack)) = (service, &connection.syn_ack) {
-                let _ = self.unheard.send((service, syn_ack.clone())); // fails only if the agent ends
+                let _ = self.answers.unheard.send((service, syn_ack.clone())); // fails only if the agent ends
             }
         }
     }
@@ -256,12 +310,14 @@ impl RelayService {
                 input_from,
                 output_from,
                 resume,
+                earlier,
                 state,
             }) => {
                 let input = log.parts((*input_from).min(frontier)..frontier).collect();
                 let first = |log: &StreamLog, from: &Offset| from.to_seq(log.first());
                 let plan = AdoptionPlan::Replay {
                     resume: resume.clone(),
+                    earlier: *earlier,
                     state: state.clone(),
                     begins_at: (first(log, input_from), first(connection.output(), output_from)),
                 };
@@ -292,6 +348,7 @@ impl RelayService {
             input_ended: endpoint.input_ended,
             output: endpoint.output,
             sent_before: connection.sent_before(endpoint),
+            keep: self.keep.clone(),
             syn_ack: None,
         };
         Some((adoption, input))

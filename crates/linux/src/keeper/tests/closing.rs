@@ -79,6 +79,7 @@ fn curl_comes_again_once() {
             input_ended: false,
             output: OutputEnd::Open,
             sent_before: 0,
+            keep: None,
             syn_ack: None,
         };
         lab.agent()

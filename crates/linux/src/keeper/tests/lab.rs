@@ -166,6 +166,7 @@ pub fn adoption(
         input_ended: false,
         output: OutputEnd::Open,
         sent_before: 0,
+        keep: None,
         syn_ack: None,
     }
 }

@@ -288,6 +288,7 @@ fn an_ended_output_is_ended_again_and_input_still_flows_to_a_replica() {
 fn replay(resume: proto::restart::replay::Repetition) -> AdoptionPlan {
     AdoptionPlan::Replay {
         resume,
+        earlier: None,
         state: None,
         begins_at: (proto::Seq(0), proto::Seq(0)),
     }

@@ -61,6 +61,7 @@ impl LogContents {
                 at_limit: AtLimit::Unprotect,
                 sends_directly: false,
                 is_immediate: false,
+                keep_input: false,
                 hash_seed: 1,
             })
         };
