@@ -10,9 +10,14 @@ use proto::order::{Outcome, RANDOM_MAX};
 use crate::server::{CLOCK_GETTIMEOFDAY, CLOCK_TIME};
 use crate::sockets::OrderedWatch;
 use crate::system::{self, NextFunction, RawAddress};
-use crate::{forked, sockets, with_server, with_socket};
+use crate::{children, forked, sockets, with_server, with_socket};
 
-fn size_or_error(outcome: Outcome<u64>) -> ssize_t {
+/// Flags of `recv` that are recorded.
+const RECORDED_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_PEEK | libc::MSG_TRUNC;
+/// Largest number of bytes that one call discards.
+const DISCARD_MAX: usize = 1 << 20;
+
+pub fn size_or_error(outcome: Outcome<u64>) -> ssize_t {
     outcome.map_or_else(
         |error| {
             system::set_errno(error);
@@ -24,7 +29,7 @@ fn size_or_error(outcome: Outcome<u64>) -> ssize_t {
 
 /// # Safety
 /// `size` bytes at `buffer` may be written, and are used by nobody else.
-unsafe fn bytes_mut<'a>(buffer: *mut c_void, size: usize) -> &'a mut [u8] {
+pub unsafe fn bytes_mut<'a>(buffer: *mut c_void, size: usize) -> &'a mut [u8] {
     if size == 0 {
         return &mut [];
     }
@@ -44,7 +49,7 @@ unsafe fn bytes<'a>(buffer: *const c_void, size: usize) -> &'a [u8] {
 
 /// # Safety
 /// `parts` points to `count` valid parts.
-unsafe fn parts<'a>(parts: *const iovec, count: c_int) -> Vec<&'a [u8]> {
+pub unsafe fn parts<'a>(parts: *const iovec, count: c_int) -> Vec<&'a [u8]> {
     let count = usize::try_from(count).unwrap_or(0);
     // SAFETY: the caller's contract.
     let parts = (0..count).map(|at| unsafe { *parts.add(at) });
@@ -57,7 +62,9 @@ unsafe fn parts<'a>(parts: *const iovec, count: c_int) -> Vec<&'a [u8]> {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, size: size_t) -> ssize_t {
     // SAFETY: the caller's contract.
-    let ordered = with_socket(fd, |server| server.read(fd, unsafe { bytes_mut(buffer, size) }));
+    let ordered = with_socket(fd, |server| {
+        server.read(fd, unsafe { bytes_mut(buffer, size) }, 0)
+    });
     // SAFETY: the caller's contract.
     size_or_error(ordered.unwrap_or_else(|| unsafe { system::read(fd, buffer, size) }))
 }
@@ -65,12 +72,16 @@ unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, size: size_t) -> ssize
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, size: size_t, flags: c_int) -> ssize_t {
     let ordered = with_socket(fd, |server| {
-        if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) != 0 {
-            server.refuse("the server calls recv with flags");
+        if flags & !RECORDED_FLAGS != 0 {
+            server.refuse("the server calls recv with other flags than MSG_DONTWAIT, MSG_PEEK and MSG_TRUNC");
             return None;
         }
+        if flags & libc::MSG_TRUNC != 0 {
+            // TCP discards the bytes. The server's buffer may be null.
+            return Some(server.read(fd, &mut vec![0; size.min(DISCARD_MAX)], flags));
+        }
         // SAFETY: the caller's contract.
-        Some(server.read(fd, unsafe { bytes_mut(buffer, size) }))
+        Some(server.read(fd, unsafe { bytes_mut(buffer, size) }, flags))
     });
     // SAFETY: the caller's contract.
     size_or_error(
@@ -78,6 +89,28 @@ pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, size: size_t, flag
             .flatten()
             .unwrap_or_else(|| unsafe { system::recv(fd, buffer, size, flags) }),
     )
+}
+
+/// `read` in programs that were compiled with `_FORTIFY_SOURCE`. `room` is the size of the buffer.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __read_chk(fd: c_int, buffer: *mut c_void, size: size_t, room: size_t) -> ssize_t {
+    assert!(size <= room, "the buffer is too small");
+    // SAFETY: the caller's contract.
+    unsafe { read(fd, buffer, size) }
+}
+
+/// `recv` in programs that were compiled with `_FORTIFY_SOURCE`. `room` is the size of the buffer.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __recv_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    size: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    assert!(size <= room, "the buffer is too small");
+    // SAFETY: the caller's contract.
+    unsafe { recv(fd, buffer, size, flags) }
 }
 
 #[unsafe(no_mangle)]
@@ -88,7 +121,7 @@ unsafe extern "C" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssiz
         let first = (0..usize::try_from(count).unwrap_or(0)).map(|at| unsafe { *parts.add(at) });
         let first = first.into_iter().find(|part| part.iov_len > 0)?;
         // SAFETY: the caller's contract.
-        Some(server.read(fd, unsafe { bytes_mut(first.iov_base, first.iov_len) }))
+        Some(server.read(fd, unsafe { bytes_mut(first.iov_base, first.iov_len) }, 0))
     });
     // SAFETY: the caller's contract.
     size_or_error(
@@ -166,6 +199,9 @@ extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 extern "C" fn close(fd: c_int) -> c_int {
     if forked::is_child() {
         sockets::forget(fd);
+    } else if children::is_link(fd) {
+        system::set_errno(libc::EBADF);
+        return -1;
     } else {
         with_socket(fd, |server| server.on_close(fd));
     }
@@ -174,10 +210,9 @@ extern "C" fn close(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    // A child that no longer watches a socket does not use it.
-    let is_left = operation == libc::EPOLL_CTL_DEL && forked::is_child();
+    // A child without a stream that watches a socket does not use it yet. For example, it opens its parent's epoll instance anew.
     // SAFETY: the caller's contract.
-    let in_kernel = if is_left {
+    let in_kernel = if forked::is_child() {
         None
     } else {
         unsafe { watched(epoll, operation, fd, event) }
@@ -230,21 +265,6 @@ pub unsafe extern "C" fn epoll_wait(
         None => unsafe { system::epoll_wait(epoll, events, count, timeout) },
     };
     size_or_error(outcome) as c_int
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn poll(descriptors: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
-    // SAFETY: the caller's contract.
-    let descriptors = match count {
-        0 => &mut [],
-        _ => unsafe { slice::from_raw_parts_mut(descriptors, count as usize) },
-    };
-    for one in descriptors.iter() {
-        with_socket(one.fd, |server| {
-            server.refuse("the server calls poll for a connection of the service");
-        });
-    }
-    size_or_error(system::poll(descriptors, timeout)) as c_int
 }
 
 /// Whether the record has a clock. Others count a thread's or a process's time, or are the coarse ones, which allocators read for

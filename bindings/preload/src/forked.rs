@@ -1,10 +1,11 @@
-//! Children of a recorded server. A child's calls are not recorded, so a child that uses a connection of the service ends the recording. A
-//! child that only inherits the connections, as Redis' child that saves the data does, changes nothing.
+//! Children of a recorded server. A child that `fork` or `vfork` makes while the server has connections of the service has a stream of its own
+//! (`children`). The calls of other children are not recorded, so such a child that uses a connection of the service ends the recording. If
+//! it only inherits the connections, it changes nothing.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use crate::{sockets, system};
+use crate::system;
 
 /// Longest wait in milliseconds of a server that has forked, until it looks whether a child has used a connection.
 pub const LOOK: c_int = 100;
@@ -43,6 +44,15 @@ pub fn enter_child() {
     IS_KNOWN_CHILD.store(true, Ordering::Relaxed);
 }
 
+/// Says that this child has a stream of its own, as a server has.
+pub fn enter_stream() {
+    IS_KNOWN_CHILD.store(false, Ordering::Relaxed);
+    HAS_FORKED.store(false, Ordering::Relaxed);
+    if let Some(flag) = flag(&IS_SERVER) {
+        flag.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Whether this process is a child of the recorded server.
 pub fn is_child() -> bool {
     let is_wiped = || flag(&IS_SERVER).is_some_and(|flag| !flag.load(Ordering::Relaxed));
@@ -69,35 +79,4 @@ pub fn use_socket() {
 fn flag(at: &AtomicPtr<AtomicBool>) -> Option<&'static AtomicBool> {
     // SAFETY: the memory is never unmapped, and a page is large enough and aligned for the flag.
     unsafe { at.load(Ordering::Relaxed).as_ref() }
-}
-
-/// Copies a descriptor to `to`, or to a free number. A child that does so with an ordered socket is about to use it, or gives it to the
-/// program that it starts.
-fn copied(fd: c_int, to: Option<c_int>) {
-    if is_child() {
-        if sockets::is_ordered(fd) && to != Some(fd) {
-            use_socket();
-        }
-        if let Some(to) = to {
-            sockets::forget(to);
-        }
-    }
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn dup(fd: c_int) -> c_int {
-    copied(fd, None);
-    system::dup(fd)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
-    copied(fd, Some(to));
-    system::dup2(fd, to)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    copied(fd, Some(to));
-    system::dup3(fd, to, flags)
 }

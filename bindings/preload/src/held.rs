@@ -85,6 +85,13 @@ impl HeldOutput {
         self.is_blocked = is_blocked;
     }
 
+    /// This process is a child of the server that holds the output: closes the descriptors of our own.
+    pub fn forget(self) {
+        for (fd, _) in self.streams.into_iter().filter(|(_, stream)| stream.closes) {
+            let _ = system::close(fd);
+        }
+    }
+
     /// The server closes a connection. Its held output moves to a descriptor of our own, which is closed after the output.
     pub fn on_close(&mut self, fd: c_int) {
         if let Some(stream) = self.streams.remove(&fd)

@@ -4,11 +4,16 @@
 //!
 //! Only the thread that has loaded the library is recorded. Rust aborts the process if a panic would leave an `extern "C"` function.
 
+mod asked;
 mod calls;
+mod children;
+mod files;
 mod forked;
 mod held;
 mod link;
 mod playing;
+mod polled;
+mod random;
 mod recording;
 mod refused;
 mod server;
@@ -26,9 +31,11 @@ const SETTING: &str = "STEADFAST_ORDER";
 /// Why the recording of a server ends whose child uses a connection.
 const CHILD: &str = "a child of the server has used a connection of the service";
 
-/// Writes a line to the server's standard error.
+/// Writes a line to the server's standard error, unless it is a client's connection.
 fn say(what: &str) {
-    eprintln!("steadfast-order: {what}");
+    if !sockets::is_ordered(libc::STDERR_FILENO) {
+        eprintln!("steadfast-order: {what}");
+    }
 }
 
 struct ServerCell(UnsafeCell<Option<OrderedServer>>);
@@ -69,6 +76,7 @@ fn with_server<T>(call: impl FnOnce(&mut OrderedServer) -> T) -> Option<T> {
         if forked::has_used() {
             server.refuse(CHILD);
         }
+        server.check_link();
         call(server)
     });
     STATE.set(ThreadState::Outside);
@@ -90,6 +98,11 @@ fn with_socket<T>(fd: std::ffi::c_int, call: impl FnOnce(&mut OrderedServer) -> 
     with_server(call)
 }
 
+/// This process is a child with a stream of its own. The thread that has called `fork` is its first thread.
+fn enter_stream() {
+    STATE.set(ThreadState::Outside);
+}
+
 extern "C" fn in_child() {
     STATE.set(ThreadState::Other);
     forked::enter_child();
@@ -108,6 +121,11 @@ extern "C" fn start() {
     let Some(setting) = env::var_os(SETTING) else {
         return;
     };
+    if let Some(left) = setting.to_str().and_then(children::setting_of_child) {
+        return if let Some(server) = children::resume(left) {
+            begin(server);
+        };
+    }
     let role = setting.to_str().ok_or_else(|| "not UTF-8".to_owned());
     let role = match role.and_then(OrderRole::from_setting) {
         Ok(role) => role,
@@ -122,10 +140,20 @@ extern "C" fn start() {
     let Some(mut server) = OrderedServer::new(role) else {
         return;
     };
+    if let Some(agent) = setting
+        .to_str()
+        .and_then(|setting| setting.strip_prefix("agent:"))
+    {
+        children::prepare(agent.as_ref());
+    }
     forget_setting();
     if std::fs::read_to_string("/proc/self/maps").is_ok_and(|maps| maps.contains("/liburing")) {
         server.refuse("the server uses io_uring");
     }
+    begin(server);
+}
+
+fn begin(server: OrderedServer) {
     forked::prepare();
     // SAFETY: no other thread exists, and no call has entered yet.
     unsafe { *SERVER.0.get() = Some(server) };

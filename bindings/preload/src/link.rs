@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use proto::order::frames::{
-    ALONE, COUNTS, END, HEAD, HELLO, PART, RECEIPT, REFUSED, ROLE_NONE, ROLE_PLAY, ROLE_RECORD, VERSION,
-    frame, payload_len,
+    ALONE, CHILD, COUNTS, END, HEAD, HELLO, PART, RECEIPT, REFUSED, RESUME, RESUMED, ROLE_NONE, ROLE_PLAY,
+    ROLE_RECORD, VERSION, frame, payload_len,
 };
 use proto::order::{OnDivergence, OrderCounts, OrderPlayback, OrderRecorder};
 
@@ -20,6 +20,15 @@ use crate::system;
 const READ_SIZE: usize = 16 << 10;
 /// How long the library waits for the agent when the server starts.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a child does with its stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ChildRole {
+    /// It records.
+    Record,
+    /// It plays back.
+    Play(OnDivergence),
+}
 
 /// What a library does in its server.
 pub enum OrderRole {
@@ -73,6 +82,7 @@ impl OrderRole {
             fd: stream.as_raw_fd(),
             received: Vec::new(),
             unsent: Vec::new(),
+            is_exact: false,
         };
         let role = match (head[0], &payload[..]) {
             (ROLE_RECORD, [ip @ .., high, low]) if ip.len() == 16 => {
@@ -106,12 +116,101 @@ pub struct AgentLink {
     fd: c_int,
     received: Vec<u8>,
     unsent: Vec<u8>,
+    /// A child's link. It reads one frame at a time: a program that the child starts goes on with the next one.
+    is_exact: bool,
 }
 
 /// The agent has ended, or the link is broken.
 pub struct LinkLost;
 
 impl AgentLink {
+    /// A link for a child that is about to be forked.
+    pub fn connect(agent: &Path) -> Option<Self> {
+        let stream = UnixStream::connect(agent).ok()?;
+        Some(Self::of_child(stream.into_raw_fd()))
+    }
+
+    /// The link of a child, at this descriptor.
+    pub fn of_child(fd: c_int) -> Self {
+        Self {
+            fd,
+            received: Vec::new(),
+            unsent: Vec::new(),
+            is_exact: true,
+        }
+    }
+
+    /// Says whose link this is: a child with this `stream`, which depends on the first `len` bytes of its parent's stream.
+    pub fn introduce(&mut self, stream: u32, parent: u32, len: u64) {
+        let payload = [
+            &[VERSION][..],
+            &stream.to_le_bytes(),
+            &parent.to_le_bytes(),
+            &len.to_le_bytes(),
+        ]
+        .concat();
+        self.unsent.extend(frame(CHILD, &payload));
+        let _ = self.send(); // the child notices an agent that has ended
+    }
+
+    /// Moves the link to this descriptor, and leaves it to programs that this process starts.
+    pub fn move_to(&mut self, fd: c_int) {
+        if system::dup3(self.fd, fd, 0) == fd {
+            let _ = system::close(self.fd);
+            self.fd = fd;
+        }
+    }
+
+    /// Its descriptor.
+    pub fn descriptor(&self) -> c_int {
+        self.fd
+    }
+
+    /// Goes on with the stream of the program that has started this one. Returns the stream's length. `None`: the agent has ended.
+    pub fn resume(&mut self) -> Option<u64> {
+        self.unsent.extend(frame(RESUME, &[]));
+        self.send().ok()?;
+        loop {
+            let mut len = None;
+            self.receive(|kind, payload| {
+                if kind == RESUMED {
+                    len = payload.first_chunk().map(|len| u64::from_le_bytes(*len));
+                }
+            })
+            .ok()?;
+            if len.is_some() {
+                return len;
+            }
+            let _ = system::poll(&mut [system::readable(self.fd)], -1);
+        }
+    }
+
+    /// Reads one frame, if it has arrived whole.
+    fn receive_one(&mut self, mut each: impl FnMut(u8, &[u8])) -> Result<(), LinkLost> {
+        let mut head = [0; HEAD];
+        let peek = |buffer: &mut [u8]| loop {
+            match system::receive_now(self.fd, buffer, libc::MSG_PEEK) {
+                Ok(0) => return Err(LinkLost),
+                Ok(count) => return Ok(count as usize == buffer.len()),
+                Err(libc::EAGAIN) => return Ok(false),
+                Err(libc::EINTR) => {}
+                Err(_) => return Err(LinkLost),
+            }
+        };
+        if !peek(&mut head)? {
+            return Ok(());
+        }
+        let mut frame = vec![0; HEAD + payload_len(&head)];
+        if peek(&mut frame)? {
+            let taken = system::receive_now(self.fd, &mut frame, 0);
+            if taken != Ok(frame.len() as u64) {
+                return Err(LinkLost);
+            }
+            each(head[0], &frame[HEAD..]);
+        }
+        Ok(())
+    }
+
     fn send(&mut self) -> Result<(), LinkLost> {
         while !self.unsent.is_empty() {
             match system::send_now(self.fd, &self.unsent) {
@@ -126,6 +225,9 @@ impl AgentLink {
 
     /// Reads what has arrived, and gives each whole frame to `each`.
     fn receive(&mut self, mut each: impl FnMut(u8, &[u8])) -> Result<(), LinkLost> {
+        if self.is_exact {
+            return self.receive_one(each);
+        }
         let mut buffer = [0; READ_SIZE];
         let mut is_lost = false;
         loop {

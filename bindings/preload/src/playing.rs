@@ -2,13 +2,14 @@
 //! them, and how much it reads at a time.
 
 use std::collections::VecDeque;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_short};
 use std::net::SocketAddr;
 
 use proto::order::{CLOCKS, OnDivergence, OrderCall, OrderEvent, OrderPlayback, OrderStep, Outcome};
 
+use crate::files::FilePart;
 use crate::held::HeldOutput;
-use crate::link::RecordSource;
+use crate::link::{AgentLink, RecordSource};
 use crate::recording::LocalRound;
 use crate::sockets::{OrderedSockets, WaitingConnection};
 use crate::system;
@@ -34,6 +35,11 @@ pub struct PlayingServer {
     round: LocalRound,
     /// When the counts were reported, and the divergences of that time.
     reported: (u64, u64),
+    on_divergence: OnDivergence,
+    /// The server waits for several sockets, or for input, before it accepts or reads.
+    has_rounds: bool,
+    /// This process is a child, whose stream this is.
+    is_child: bool,
 }
 
 /// The record has ended, or the server has left it: it goes on as without a record.
@@ -63,6 +69,58 @@ impl PlayingServer {
             clocks: [0; CLOCKS],
             round: LocalRound::default(),
             reported: (0, 0),
+            on_divergence,
+            has_rounds: false,
+            is_child: false,
+        }
+    }
+
+    /// A child that follows its own stream.
+    pub fn of_child(link: AgentLink, on_divergence: OnDivergence) -> Self {
+        Self {
+            is_child: true,
+            ..Self::new(RecordSource::Agent(link), on_divergence)
+        }
+    }
+
+    /// The link with the agent.
+    pub fn link(&self) -> Option<c_int> {
+        self.source.descriptor()
+    }
+
+    /// The policy after a divergence.
+    pub fn on_divergence(&self) -> OnDivergence {
+        self.on_divergence
+    }
+
+    /// The server is about to fork. Returns the child's stream. `None`: the child has none.
+    pub fn fork(&mut self) -> Result<Option<u32>, RecordEnded> {
+        if self.round.is_now {
+            return Ok(None);
+        }
+        Ok(match self.step(OrderCall::Fork)? {
+            Some(OrderEvent::Forked { stream }) => Some(stream),
+            _ => None,
+        })
+    }
+
+    /// This process is a child: the parent's output and connections are not its own. Returns the parent's link.
+    pub fn forget(self) -> Option<c_int> {
+        self.held.forget();
+        let waiting = self.waiting.into_iter().map(|(_, connection)| connection);
+        for connection in waiting.chain(self.local) {
+            let _ = system::close(connection.fd);
+        }
+        self.source.descriptor()
+    }
+
+    /// Writes to a connection. A child does not hold output, because it may end at any time.
+    fn write_out(&mut self, fd: c_int, bytes: &[u8]) {
+        self.held.hold(fd, 0, &[bytes]);
+        self.held.flush(u64::MAX);
+        while self.is_child && self.held.bytes(fd) > 0 {
+            system::wait_writable(fd, SLOW_CLIENT);
+            self.held.flush(u64::MAX);
         }
     }
 
@@ -152,9 +210,13 @@ impl PlayingServer {
     }
 
     /// What the record says cannot be done, for this reason.
-    fn cannot_follow(&mut self, reason: &str) {
+    fn cannot_follow(&mut self, reason: &str) -> Result<(), RecordEnded> {
         crate::say(reason);
-        self.playback.cannot_follow();
+        if self.playback.cannot_follow() {
+            Ok(())
+        } else {
+            Err(RecordEnded)
+        }
     }
 
     /// Accepts a connection.
@@ -163,23 +225,32 @@ impl PlayingServer {
         sockets: &mut OrderedSockets,
         fd: c_int,
     ) -> Result<Outcome<WaitingConnection>, RecordEnded> {
+        self.round.is_now &= self.has_rounds;
         if self.round.is_now {
             return Ok(self.take_local(fd).ok_or(libc::EAGAIN));
         }
         let Some(listener) = sockets.listener(fd) else {
             return Ok(Err(libc::EINVAL));
         };
-        match self.step(OrderCall::Accept { listener })? {
+        let event = loop {
+            if let Some(event) = self.step_now(OrderCall::Accept { listener })? {
+                break event;
+            }
+            if !self.has_rounds
+                && let Some(local) = self.take_local(fd)
+            {
+                self.round.is_now = true; // until the server accepts again
+                return Ok(Ok(local));
+            }
+            self.await_record(sockets, -1, -1);
+        };
+        match event {
             Some(OrderEvent::Accepted {
                 outcome: Ok(client), ..
             }) => {
                 let Some(connection) = self.find(sockets, client) else {
-                    self.cannot_follow(&format!("no connection of {client} has come"));
-                    // With `trust-log`, the server finds no connection.
-                    return match self.playback.step(OrderCall::Ready) {
-                        Ok(OrderStep::Live) | Err(_) => Err(RecordEnded),
-                        _ => Ok(Err(libc::EAGAIN)),
-                    };
+                    self.cannot_follow(&format!("no connection of {client} has come"))?;
+                    return Ok(Err(libc::EAGAIN)); // the server finds no connection
                 };
                 sockets.add_connection(connection.fd);
                 Ok(Ok(connection))
@@ -188,6 +259,58 @@ impl PlayingServer {
                 outcome: Err(error), ..
             }) => Ok(Err(error)),
             _ => Ok(Err(libc::EAGAIN)),
+        }
+    }
+
+    /// Waits for more of the record, or for connections, or until `other` is readable, at most `limit` milliseconds. Takes what has come.
+    fn await_record(&mut self, sockets: &OrderedSockets, other: c_int, limit: c_int) {
+        self.held.flush(u64::MAX);
+        let limit = if self.held.is_blocked() && limit < 0 {
+            SLOW_CLIENT
+        } else {
+            limit
+        };
+        let link = self.source.descriptor().unwrap_or(-1);
+        let mut descriptors = vec![system::readable(link), system::readable(other)];
+        // The listeners of a child are its parent's.
+        if !self.is_child {
+            descriptors.extend(sockets.listeners().map(system::readable));
+        }
+        let _ = system::poll(&mut descriptors, limit);
+        self.take_connections(sockets, &descriptors[2..]);
+        let takes_more = !self.is_child || self.playback.is_drained();
+        if takes_more && (link < 0 || descriptors[0].revents != 0) {
+            self.source.receive(&mut self.playback);
+        }
+    }
+
+    /// Waits until an ordered socket is ready in the record, as `poll` does. Returns its events.
+    pub fn wait_for_one(
+        &mut self,
+        sockets: &OrderedSockets,
+        fd: c_int,
+        timeout: c_int,
+    ) -> Result<Outcome<c_short>, RecordEnded> {
+        self.has_rounds = true;
+        self.report();
+        loop {
+            if let Some(step) = self.step_now(OrderCall::Ready)? {
+                self.round.is_now = false;
+                return Ok(match step {
+                    Some(OrderEvent::Ready(Ok(sources))) => {
+                        let source = sockets.source_of(fd);
+                        let ready = sources.iter().find(|(ready, _)| Some(*ready) == source);
+                        Ok(ready.map_or(0, |(_, events)| *events as c_short))
+                    }
+                    Some(OrderEvent::Ready(Err(error))) => Err(error),
+                    _ => Ok(0),
+                });
+            }
+            if timeout != 0 && self.local.iter().any(|one| one.listener == fd) {
+                self.round.is_now = true;
+                return Ok(Ok(libc::POLLIN));
+            }
+            self.await_record(sockets, -1, -1);
         }
     }
 
@@ -234,12 +357,13 @@ impl PlayingServer {
         }
     }
 
-    /// Reads from a connection as much as the record says.
+    /// Reads from a connection as much as the record says, with these flags.
     pub fn read(
         &mut self,
         sockets: &OrderedSockets,
         fd: c_int,
         buffer: &mut [u8],
+        flags: c_int,
     ) -> Result<Outcome<u64>, RecordEnded> {
         let Some(connection) = sockets.connection(fd) else {
             return Ok(Err(libc::ENOTCONN));
@@ -250,50 +374,47 @@ impl PlayingServer {
                 outcome: Ok(count), ..
             }) => {
                 let count = count as usize;
-                if let Err(reason) = self.read_exactly(fd, &mut buffer[..count]) {
-                    self.cannot_follow(&format!("connection {connection}: {reason}"));
-                    return match self.playback.step(OrderCall::Ready) {
-                        Ok(OrderStep::Live) | Err(_) => Err(RecordEnded),
-                        _ => Ok(Err(libc::ECONNRESET)),
-                    };
+                if let Err(reason) = self.read_exactly(fd, &mut buffer[..count], flags) {
+                    self.cannot_follow(&format!("connection {connection}: {reason}"))?;
+                    return Ok(Err(libc::ECONNRESET));
                 }
                 Ok(Ok(count as u64))
             }
             Some(OrderEvent::Read {
                 outcome: Err(error), ..
             }) => Ok(Err(error)),
-            _ => Ok(system::receive_now(fd, buffer, 0)),
+            _ => Ok(system::receive_now(fd, buffer, flags)),
         }
     }
 
-    /// Fills the buffer. An empty one stands for the end of the input.
-    fn read_exactly(&mut self, fd: c_int, buffer: &mut [u8]) -> Result<(), &'static str> {
+    /// Fills the buffer, or peeks at or discards as many bytes. An empty one stands for the end of the input.
+    fn read_exactly(&mut self, fd: c_int, buffer: &mut [u8], flags: c_int) -> Result<(), &'static str> {
         let begun = system::nanos(libc::CLOCK_MONOTONIC);
         let mut have = 0;
         loop {
             let received = if buffer.is_empty() {
                 system::receive_now(fd, &mut [0], libc::MSG_PEEK)
             } else {
-                system::receive_now(fd, &mut buffer[have..], 0)
+                system::receive_now(fd, &mut buffer[have..], flags)
             };
             match received {
                 Ok(0) if buffer.is_empty() => return Ok(()),
                 Ok(_) if buffer.is_empty() => return Err("there is input where the record has none"),
                 Ok(0) => return Err("the input ends before the record's"),
-                Ok(count) => {
+                Ok(count) if have + count as usize == buffer.len() => return Ok(()),
+                Ok(count) if flags & libc::MSG_PEEK == 0 => {
                     have += count as usize;
-                    if have == buffer.len() {
-                        return Ok(());
-                    }
+                    continue;
                 }
-                Err(libc::EAGAIN | libc::EINTR) => {
-                    self.held.flush(u64::MAX);
-                    let _ = system::poll(&mut [system::readable(fd)], SLOW_CLIENT);
-                    if system::nanos(libc::CLOCK_MONOTONIC) - begun > INPUT_MAX * 1_000_000 {
-                        return Err("the record's input has not come");
-                    }
-                }
+                Ok(_) | Err(libc::EAGAIN | libc::EINTR) => {}
                 Err(_) => return Err("the connection was reset before the record's input had come"),
+            }
+            self.held.flush(u64::MAX);
+            // A socket of which a part was peeked at is readable, although the rest has not come.
+            let awaited = if received.is_ok() { -1 } else { fd };
+            let _ = system::poll(&mut [system::readable(awaited)], SLOW_CLIENT);
+            if system::nanos(libc::CLOCK_MONOTONIC) - begun > INPUT_MAX * 1_000_000 {
+                return Err("the record's input has not come");
             }
         }
     }
@@ -314,8 +435,7 @@ impl PlayingServer {
                 outcome: Ok(count), ..
             }) => {
                 let bytes = parts.concat();
-                self.held.hold(fd, 0, &[&bytes[..count as usize]]);
-                self.held.flush(u64::MAX);
+                self.write_out(fd, &bytes[..count as usize]);
                 Ok(Ok(count))
             }
             Some(OrderEvent::Written {
@@ -323,6 +443,46 @@ impl PlayingServer {
             }) => Ok(Err(error)),
             _ => Ok(system::send_parts(fd, parts)),
         }
+    }
+
+    /// Sends as much of a file to a connection as the record says.
+    pub fn send_file(
+        &mut self,
+        sockets: &OrderedSockets,
+        fd: c_int,
+        part: &mut FilePart<'_>,
+    ) -> Result<Outcome<u64>, RecordEnded> {
+        let Some(connection) = sockets.connection(fd) else {
+            return Ok(Err(libc::ENOTCONN));
+        };
+        let size = part.len() as u64;
+        match self.step(OrderCall::Write { connection, size })? {
+            Some(OrderEvent::Written {
+                outcome: Ok(count), ..
+            }) => {
+                let Some(bytes) = part.take(count as usize) else {
+                    self.cannot_follow(&format!("connection {connection}: the file has fewer bytes here"))?;
+                    return Ok(Err(libc::EIO));
+                };
+                self.write_out(fd, &bytes);
+                Ok(Ok(count))
+            }
+            Some(OrderEvent::Written {
+                outcome: Err(error), ..
+            }) => Ok(Err(error)),
+            _ => Ok(part.send(fd)),
+        }
+    }
+
+    /// The kernel's answer in the record. `None`: the kernel has to be asked.
+    pub fn ask(&mut self, sockets: &OrderedSockets, fd: c_int) -> Result<Option<Outcome<u64>>, RecordEnded> {
+        let Some(connection) = sockets.connection(fd) else {
+            return Ok(None);
+        };
+        Ok(match self.step(OrderCall::Ask { connection })? {
+            Some(OrderEvent::Asked { outcome, .. }) => Some(outcome),
+            _ => None,
+        })
     }
 
     /// The server closes a socket.
@@ -376,30 +536,26 @@ impl PlayingServer {
         sockets: &OrderedSockets,
         epoll: c_int,
         events: &mut [libc::epoll_event],
+        timeout: c_int,
     ) -> Result<Outcome<usize>, RecordEnded> {
+        self.has_rounds = true;
         self.report();
         // The first look does not wait.
         let mut limit = 0;
         loop {
-            self.held.flush(u64::MAX);
-            let link = self.source.descriptor().unwrap_or(-1);
-            let mut descriptors = vec![system::readable(link), system::readable(epoll)];
-            descriptors.extend(sockets.listeners().map(system::readable));
-            let _ = system::poll(&mut descriptors, limit);
-            self.take_connections(sockets, &descriptors[2..]);
-            let may_be_local = self.round.is_next || limit != 0;
+            // Others do not matter to a server that does not wait.
+            let other = if timeout == 0 { -1 } else { epoll };
+            self.await_record(sockets, other, limit);
+            let may_be_local = timeout != 0 && (self.round.is_next || limit != 0);
             if may_be_local && let Some(count) = self.local_round(sockets, epoll, events) {
                 return Ok(Ok(count));
             }
             self.round.is_next = true;
-            if link < 0 || descriptors[0].revents != 0 {
-                self.source.receive(&mut self.playback);
-            }
             if let Some(step) = self.step_now(OrderCall::Ready)? {
                 self.round.is_now = false;
                 return self.translate(sockets, step, events);
             }
-            limit = if self.held.is_blocked() { SLOW_CLIENT } else { -1 };
+            limit = -1;
         }
     }
 
@@ -444,10 +600,7 @@ impl PlayingServer {
                     count += 1;
                 }
                 _ => {
-                    self.cannot_follow(&format!("the server does not watch {source:?}"));
-                    if let Ok(OrderStep::Live) | Err(_) = self.playback.step(OrderCall::Pid) {
-                        return Err(RecordEnded);
-                    }
+                    self.cannot_follow(&format!("the server does not watch {source:?}"))?;
                 }
             }
         }

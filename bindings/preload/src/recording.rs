@@ -1,15 +1,17 @@
 //! The primary's half: calls are carried out and recorded. Output is held until the backup has what the output depends on.
 
 use std::collections::VecDeque;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_short};
+use std::path::Path;
 
-use proto::order::{CLOCKS, OrderEvent, OrderRecorder, Outcome};
+use proto::order::{CLOCKS, OrderEvent, OrderRecorder, Outcome, SERVER_STREAM};
 
+use crate::files::FilePart;
 use crate::forked;
 use crate::held::{HOLD_MAX, HeldOutput, SLOW_CLIENT};
-use crate::link::{LinkLost, RecordSink};
+use crate::link::{AgentLink, LinkLost, RecordSink};
 use crate::sockets::{OrderedSockets, WaitingConnection};
-use crate::system::{self, RawAddress};
+use crate::system::{self, PollTimeout, RawAddress};
 
 /// The data of the agent's link in the server's epoll instance. No server uses it, because it is no pointer and no descriptor.
 const LINK_DATA: u64 = 0x5f73_7465_6164_6661;
@@ -32,10 +34,13 @@ pub struct RecordingServer {
     local: VecDeque<WaitingConnection>,
     round: LocalRound,
     is_lost: bool,
+    /// This process is a child, whose stream this is.
+    child: Option<u32>,
 }
 
 /// Rounds of the event loop that serve sockets which are not ordered. Such a round has no ordered sockets, so a replica can have it at
-/// another moment. Clocks stand still meanwhile.
+/// another moment. Clocks stand still meanwhile. A server that does not wait (its timeout is 0) has work left for its connections, and would do
+/// this work in the round. So such a round serves no other sockets.
 #[derive(Default)]
 pub struct LocalRound {
     /// This round is one.
@@ -61,12 +66,81 @@ impl RecordingServer {
             local: VecDeque::new(),
             round: LocalRound::default(),
             is_lost: false,
+            child: None,
         }
+    }
+
+    /// A child whose `stream` has `len` bytes already.
+    pub fn of_child(link: AgentLink, stream: u32, len: u64) -> Self {
+        Self {
+            recorder: OrderRecorder::resumed(len),
+            child: Some(stream),
+            ..Self::new(RecordSink::Agent(link))
+        }
+    }
+
+    /// Records an event. A child waits until the backup has it: what the child or a program that it starts writes next may depend on it, and
+    /// this library does not see all writes, for example those of the C library's streams.
+    fn record(&mut self, event: &OrderEvent) {
+        self.recorder.record(event);
+        if self.child.is_some() {
+            self.await_receipts();
+        }
+    }
+
+    fn await_receipts(&mut self) {
+        self.pass_on();
+        while !self.is_lost && !self.recorder.may_write() {
+            if let Some(link) = self.sink.descriptor() {
+                let _ = system::poll(&mut [system::readable(link)], SLOW_CLIENT);
+            }
+            self.receive();
+            self.pass_on();
+        }
+    }
+
+    /// The server is about to fork. Connects the child to the agent at `agent`. `None`: the child is not recorded.
+    pub fn fork(&mut self, agent: &Path) -> Option<(u32, AgentLink)> {
+        if self.round.is_now {
+            return None;
+        }
+        self.settle();
+        let stream = system::random_number().max(1);
+        let mut link = AgentLink::connect(agent)?;
+        self.record(&OrderEvent::Forked { stream });
+        self.pass_on();
+        while !self.is_lost && !self.recorder.unsent().is_empty() {
+            if let Some(own) = self.sink.descriptor() {
+                system::wait_writable(own, SLOW_CLIENT);
+            }
+            self.pass_on();
+        }
+        link.introduce(stream, self.child.unwrap_or(SERVER_STREAM), self.recorder.len());
+        Some((stream, link))
+    }
+
+    /// This process is a child: the parent's record, output and connections are not its own.
+    pub fn forget(self) -> Option<c_int> {
+        self.held.forget();
+        for connection in self.local {
+            let _ = system::close(connection.fd);
+        }
+        self.sink.descriptor()
     }
 
     /// Whether the record cannot go on.
     pub fn is_lost(&self) -> bool {
         self.is_lost
+    }
+
+    /// Whether this process is a child.
+    pub fn is_child(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// The link with the agent.
+    pub fn link(&self) -> Option<c_int> {
+        self.sink.descriptor()
     }
 
     /// Ends the record. Returns the output that is still held, and the connections that the server has not accepted yet.
@@ -127,6 +201,8 @@ impl RecordingServer {
         let Some(listener) = sockets.listener(fd) else {
             return system::accept(fd, flags);
         };
+        let has_rounds = self.last_ready != 0;
+        self.round.is_now &= has_rounds;
         if self.round.is_now {
             return self.take_local(fd, flags).ok_or(libc::EAGAIN);
         }
@@ -144,8 +220,9 @@ impl RecordingServer {
                 accepted = Ok((connection, address));
                 break Ok(client);
             }
-            if self.last_ready == 0 {
-                return Ok((connection, address)); // a server without rounds
+            if !has_rounds {
+                self.round.is_now = true; // until the server accepts again
+                return Ok((connection, address));
             }
             self.local.push_back(WaitingConnection {
                 fd: connection,
@@ -159,7 +236,7 @@ impl RecordingServer {
                 Err(libc::EAGAIN)
             };
         };
-        self.recorder.record(&OrderEvent::Accepted { listener, outcome });
+        self.record(&OrderEvent::Accepted { listener, outcome });
         accepted
     }
 
@@ -170,16 +247,22 @@ impl RecordingServer {
         Some((fd, address))
     }
 
-    /// Reads from a connection.
-    pub fn read(&mut self, sockets: &OrderedSockets, fd: c_int, buffer: &mut [u8]) -> Outcome<u64> {
-        let mut outcome = system::receive_now(fd, buffer, 0);
-        if outcome == Err(libc::EAGAIN) && system::is_blocking(fd) {
+    /// Reads from a connection, with these flags.
+    pub fn read(
+        &mut self,
+        sockets: &OrderedSockets,
+        fd: c_int,
+        buffer: &mut [u8],
+        flags: c_int,
+    ) -> Outcome<u64> {
+        let mut outcome = system::receive_now(fd, buffer, flags);
+        if outcome == Err(libc::EAGAIN) && flags & libc::MSG_DONTWAIT == 0 && system::is_blocking(fd) {
             self.settle();
             // SAFETY: the slice is valid.
-            outcome = unsafe { system::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+            outcome = unsafe { system::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), flags) };
         }
         if let Some(connection) = sockets.connection(fd) {
-            self.recorder.record(&OrderEvent::Read { connection, outcome });
+            self.record(&OrderEvent::Read { connection, outcome });
         }
         outcome
     }
@@ -190,7 +273,7 @@ impl RecordingServer {
             return Err(libc::ENOTCONN);
         };
         let outcome = self.write_or_hold(fd, parts);
-        self.recorder.record(&OrderEvent::Written { connection, outcome });
+        self.record(&OrderEvent::Written { connection, outcome });
         outcome
     }
 
@@ -212,6 +295,32 @@ impl RecordingServer {
         Ok(parts.iter().map(|part| part.len() as u64).sum())
     }
 
+    /// Sends a part of a file to a connection.
+    pub fn send_file(
+        &mut self,
+        sockets: &OrderedSockets,
+        fd: c_int,
+        part: &mut FilePart<'_>,
+    ) -> Outcome<u64> {
+        let Some(connection) = sockets.connection(fd) else {
+            return Err(libc::ENOTCONN);
+        };
+        let outcome = if self.held.bytes(fd) == 0 && self.recorder.may_write() {
+            part.send(fd)
+        } else {
+            part.send_by(|bytes| self.write_or_hold(fd, &[bytes]))
+        };
+        self.record(&OrderEvent::Written { connection, outcome });
+        outcome
+    }
+
+    /// The server has asked the kernel about a connection.
+    pub fn asked(&mut self, sockets: &OrderedSockets, fd: c_int, outcome: Outcome<u64>) {
+        if let Some(connection) = sockets.connection(fd) {
+            self.record(&OrderEvent::Asked { connection, outcome });
+        }
+    }
+
     /// The server closes a socket.
     pub fn on_close(&mut self, fd: c_int) {
         self.held.on_close(fd);
@@ -219,14 +328,14 @@ impl RecordingServer {
 
     /// The value of a clock. `now` reads it.
     pub fn clock(&mut self, clock: u8, now: impl FnOnce() -> u64) -> u64 {
-        let last = &mut self.clocks[usize::from(clock)];
-        if self.round.is_now && *last != 0 {
-            return *last;
+        let last = self.clocks[usize::from(clock)];
+        if self.round.is_now && last != 0 {
+            return last;
         }
         let nanos = now();
         if !self.round.is_now {
-            *last = nanos;
-            self.recorder.record(&OrderEvent::Clock { clock, nanos });
+            self.clocks[usize::from(clock)] = nanos;
+            self.record(&OrderEvent::Clock { clock, nanos });
         }
         nanos
     }
@@ -234,7 +343,7 @@ impl RecordingServer {
     /// The server has got random bytes.
     pub fn random(&mut self, bytes: &[u8]) {
         if !self.round.is_now {
-            self.recorder.record(&OrderEvent::Random(bytes.to_vec()));
+            self.record(&OrderEvent::Random(bytes.to_vec()));
         }
     }
 
@@ -242,7 +351,7 @@ impl RecordingServer {
     pub fn pid(&mut self) -> u32 {
         let pid = system::getpid();
         if !self.round.is_now {
-            self.recorder.record(&OrderEvent::Pid(pid));
+            self.record(&OrderEvent::Pid(pid));
         }
         pid
     }
@@ -280,7 +389,7 @@ impl RecordingServer {
                 Ok(count) => count,
                 Err(error) => {
                     self.begin_round(false, system::nanos(libc::CLOCK_MONOTONIC));
-                    self.recorder.record(&OrderEvent::Ready(Err(error)));
+                    self.record(&OrderEvent::Ready(Err(error)));
                     return Err(error);
                 }
             };
@@ -289,13 +398,64 @@ impl RecordingServer {
                 self.pass_on();
             }
             if count > 0 || is_last || self.is_lost || forked::has_used() || !self.local.is_empty() {
-                return Ok(self.choose_round(sockets, events, count));
+                let may_be_local = timeout != 0;
+                return Ok(self.choose_round(sockets, events, count, may_be_local));
             }
         }
     }
 
+    /// Waits until an ordered socket is ready, as `poll` does. Returns its events.
+    pub fn wait_for_one(
+        &mut self,
+        sockets: &OrderedSockets,
+        fd: c_int,
+        events: c_short,
+        timeout: c_int,
+    ) -> Outcome<c_short> {
+        self.pass_on();
+        let left = PollTimeout::new(timeout);
+        loop {
+            if timeout != 0 && self.local.iter().any(|one| one.listener == fd) {
+                self.begin_round(true, 0);
+                return Ok(libc::POLLIN);
+            }
+            let limit = if self.held.is_blocked() {
+                left.at_most(SLOW_CLIENT)
+            } else if forked::has_forked() {
+                left.at_most(forked::LOOK)
+            } else {
+                left.millis()
+            };
+            let link = self.sink.descriptor().unwrap_or(-1);
+            let mut both = [
+                system::readable(link),
+                libc::pollfd {
+                    fd,
+                    events,
+                    revents: 0,
+                },
+            ];
+            let polled = system::poll(&mut both, limit);
+            if both[0].revents != 0 {
+                self.receive();
+            }
+            self.pass_on();
+            let ready = both[1].revents;
+            let is_over = ready != 0 || left.is_over() || self.is_lost || forked::has_used();
+            if polled.is_ok() && !is_over {
+                continue;
+            }
+            self.begin_round(false, system::nanos(libc::CLOCK_MONOTONIC));
+            let source = sockets.source_of(fd).filter(|_| ready != 0);
+            let sources = source.map(|source| (source, u32::from(ready.cast_unsigned())));
+            let outcome = polled.map(|_| sources.into_iter().collect());
+            self.record(&OrderEvent::Ready(outcome));
+            return polled.map(|_| ready);
+        }
+    }
+
     fn watch_link(&mut self, epoll: c_int) {
-        if self.watched_in.is_some() {
+        if self.watched_in.is_some() || self.child.is_some() {
             return;
         }
         if let Some(link) = self.sink.descriptor() {
@@ -327,13 +487,14 @@ impl RecordingServer {
         sockets: &OrderedSockets,
         events: &mut [libc::epoll_event],
         count: usize,
+        may_be_local: bool,
     ) -> usize {
         let now = system::nanos(libc::CLOCK_MONOTONIC);
         let ordered: Vec<_> = events[..count]
             .iter()
             .filter_map(|event| Some((sockets.source(event)?, event.events)))
             .collect();
-        let has_local = ordered.len() < count || !self.local.is_empty();
+        let has_local = may_be_local && (ordered.len() < count || !self.local.is_empty());
         let is_due = now.saturating_sub(self.last_ready) < QUIET_MAX;
         let is_local = has_local && (self.round.is_next || ordered.is_empty() && is_due);
         self.begin_round(is_local, now);
@@ -348,7 +509,7 @@ impl RecordingServer {
         if is_local {
             return kept + sockets.add_waiting(&self.local, events, kept);
         }
-        self.recorder.record(&OrderEvent::Ready(Ok(ordered)));
+        self.record(&OrderEvent::Ready(Ok(ordered)));
         kept
     }
 

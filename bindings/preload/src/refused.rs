@@ -1,11 +1,9 @@
 //! Functions whose use on a connection of the service ends the recording, because their order or their effect is not recorded.
 
 use std::ffi::{c_int, c_void};
-use std::mem;
 
-use libc::{msghdr, off_t, off64_t, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{msghdr, size_t, sockaddr, socklen_t, ssize_t};
 
-use crate::system::NextFunction;
 use crate::{calls, with_socket};
 
 fn refuse(fd: c_int, reason: &str) {
@@ -48,85 +46,51 @@ unsafe extern "C" fn recvfrom(
     unsafe { libc::syscall(libc::SYS_recvfrom, fd, buffer, size, flags, from, from_size) as ssize_t }
 }
 
+/// Whether a message has only bytes.
+fn is_plain(message: &msghdr) -> bool {
+    message.msg_name.is_null() && message.msg_control.is_null()
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    refuse(fd, "the server calls sendmsg");
+    // SAFETY: the caller's contract.
+    let sent = with_socket(fd, |server| unsafe {
+        let message = message.as_ref().filter(|message| is_plain(message))?;
+        Some(server.write(fd, &calls::parts(message.msg_iov, message.msg_iovlen as c_int)))
+    });
+    match sent {
+        Some(Some(outcome)) => return calls::size_or_error(outcome),
+        Some(None) => refuse(fd, "the server calls sendmsg with an address or control data"),
+        None => {}
+    }
     // SAFETY: the caller's contract.
     unsafe { libc::syscall(libc::SYS_sendmsg, fd, message, flags) as ssize_t }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    refuse(fd, "the server calls recvmsg");
+    // SAFETY: the caller's contract.
+    let received = with_socket(fd, |server| unsafe {
+        let message = message
+            .as_mut()
+            .filter(|message| is_plain(message) && flags == 0)?;
+        // A short read into the first part is always allowed.
+        let count = usize::try_from(message.msg_iovlen as c_int).unwrap_or(0);
+        let parts = (0..count).map(|at| *message.msg_iov.add(at));
+        let first = parts.into_iter().find(|part| part.iov_len > 0)?;
+        message.msg_flags = 0;
+        Some(server.read(fd, calls::bytes_mut(first.iov_base, first.iov_len), 0))
+    });
+    match received {
+        Some(Some(outcome)) => return calls::size_or_error(outcome),
+        Some(None) => refuse(
+            fd,
+            "the server calls recvmsg with flags, an address or control data",
+        ),
+        None => {}
+    }
     // SAFETY: the caller's contract.
     unsafe { libc::syscall(libc::SYS_recvmsg, fd, message, flags) as ssize_t }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    refuse(to, "the server calls sendfile");
-    // SAFETY: the caller's contract.
-    unsafe { libc::syscall(libc::SYS_sendfile, to, from, offset, count) as ssize_t }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile64(to: c_int, from: c_int, offset: *mut off64_t, count: size_t) -> ssize_t {
-    // SAFETY: the caller's contract. Both kinds of offsets have 64 bits here.
-    unsafe { sendfile(to, from, offset, count) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ppoll(
-    descriptors: *mut libc::pollfd,
-    count: libc::nfds_t,
-    timeout: *const libc::timespec,
-    mask: *const libc::sigset_t,
-) -> c_int {
-    type Function = unsafe extern "C" fn(
-        *mut libc::pollfd,
-        libc::nfds_t,
-        *const libc::timespec,
-        *const libc::sigset_t,
-    ) -> c_int;
-    static NEXT: NextFunction = NextFunction::new(c"ppoll");
-    for at in 0..count as usize {
-        // SAFETY: the caller's contract.
-        refuse(unsafe { (*descriptors.add(at)).fd }, "the server calls ppoll");
-    }
-    // SAFETY: the C library's function of this name has this type.
-    let function = unsafe { mem::transmute::<*mut c_void, Function>(NEXT.address()) };
-    // SAFETY: the caller's contract.
-    unsafe { function(descriptors, count, timeout, mask) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn select(
-    count: c_int,
-    read: *mut libc::fd_set,
-    write: *mut libc::fd_set,
-    except: *mut libc::fd_set,
-    timeout: *mut libc::timeval,
-) -> c_int {
-    type Function = unsafe extern "C" fn(
-        c_int,
-        *mut libc::fd_set,
-        *mut libc::fd_set,
-        *mut libc::fd_set,
-        *mut libc::timeval,
-    ) -> c_int;
-    static NEXT: NextFunction = NextFunction::new(c"select");
-    for set in [read, write].into_iter().filter(|set| !set.is_null()) {
-        for fd in 0..count {
-            // SAFETY: the caller's contract: the set has `count` descriptors.
-            if unsafe { libc::FD_ISSET(fd, set) } {
-                refuse(fd, "the server calls select");
-            }
-        }
-    }
-    // SAFETY: the C library's function of this name has this type.
-    let function = unsafe { mem::transmute::<*mut c_void, Function>(NEXT.address()) };
-    // SAFETY: the caller's contract.
-    unsafe { function(count, read, write, except, timeout) }
 }
 
 #[unsafe(no_mangle)]

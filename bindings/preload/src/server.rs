@@ -1,13 +1,15 @@
 //! The server in whose process this library is: it is recorded, or plays back, or does neither any more.
 
 use std::collections::VecDeque;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_short};
+use std::path::Path;
 
 use proto::order::{CLOCKS, Outcome};
 
+use crate::files::FilePart;
 use crate::forked;
 use crate::held::{HOLD_MAX, HeldOutput, SLOW_CLIENT};
-use crate::link::OrderRole;
+use crate::link::{AgentLink, ChildRole, OrderRole};
 use crate::playing::{PlayingServer, RecordEnded};
 use crate::recording::RecordingServer;
 use crate::sockets::{ConnectionScope, OrderedSockets, OrderedWatch, WaitingConnection};
@@ -34,6 +36,19 @@ enum OrderMode {
     Plain(Box<PlainServer>),
 }
 
+impl OrderMode {
+    /// A child whose stream has `len` bytes.
+    fn of_child(plan: ChildPlan, len: u64) -> Self {
+        let ChildPlan { stream, link, role } = plan;
+        match role {
+            ChildRole::Record => Self::Recording(Box::new(RecordingServer::of_child(link, stream, len))),
+            ChildRole::Play(on_divergence) => {
+                Self::Playing(Box::new(PlayingServer::of_child(link, on_divergence)))
+            }
+        }
+    }
+}
+
 /// A server without a record.
 #[derive(Default)]
 struct PlainServer {
@@ -42,6 +57,30 @@ struct PlainServer {
     waiting: VecDeque<WaitingConnection>,
     /// Nanoseconds to add to a clock, so that it goes on from the value of the playback.
     offsets: [u64; CLOCKS],
+}
+
+/// A child that is about to be forked, with a stream of its own.
+pub struct ChildPlan {
+    stream: u32,
+    link: AgentLink,
+    role: ChildRole,
+}
+
+impl ChildPlan {
+    /// The descriptor of the child's link.
+    pub fn descriptor(&self) -> c_int {
+        self.link.descriptor()
+    }
+
+    /// The child's stream.
+    pub fn stream(&self) -> u32 {
+        self.stream
+    }
+
+    /// What the child does with its stream.
+    pub fn role(&self) -> ChildRole {
+        self.role
+    }
 }
 
 /// The server.
@@ -75,6 +114,99 @@ impl OrderedServer {
             mode,
             random_streams: Vec::new(),
         })
+    }
+
+    /// A program that a child of a server has started. It goes on with the child's stream. `None`: it has no connection, or the agent has
+    /// ended.
+    pub fn of_program(stream: u32, mut link: AgentLink, role: ChildRole) -> Option<Self> {
+        let mut sockets = OrderedSockets::new(ConnectionScope::All);
+        sockets.add_inherited();
+        if !sockets.has_connections() {
+            return None;
+        }
+        let len = match role {
+            ChildRole::Record => link.resume()?,
+            ChildRole::Play(_) => 0,
+        };
+        let mut server = Self {
+            sockets,
+            mode: OrderMode::of_child(ChildPlan { stream, link, role }, len),
+            random_streams: Vec::new(),
+        };
+        server.pid();
+        Some(server)
+    }
+
+    /// The server is about to fork. `None`: the child has no stream. Only a child that inherits a connection of the service has one.
+    pub fn prepare_child(&mut self, agent: &Path) -> Option<ChildPlan> {
+        if !self.sockets.has_connections() {
+            return None;
+        }
+        if let OrderMode::Recording(recording) = &mut self.mode {
+            let (stream, link) = recording.fork(agent)?;
+            let role = ChildRole::Record;
+            return Some(ChildPlan { stream, link, role });
+        }
+        let on_divergence = match &self.mode {
+            OrderMode::Playing(playing) => playing.on_divergence(),
+            _ => return None,
+        };
+        let stream = self.follow(|playing, _| playing.fork()).flatten()?;
+        let mut link = AgentLink::connect(agent)?;
+        link.introduce(stream, 0, 0);
+        let role = ChildRole::Play(on_divergence);
+        Some(ChildPlan { stream, link, role })
+    }
+
+    /// This process is the child that was prepared. Its link moves to the descriptor `to`.
+    pub fn become_child(&mut self, mut plan: ChildPlan, to: c_int) {
+        let plain = OrderMode::Plain(Box::default());
+        let parent = match std::mem::replace(&mut self.mode, plain) {
+            OrderMode::Recording(recording) => recording.forget(),
+            OrderMode::Playing(playing) => playing.forget(),
+            OrderMode::Plain(_) => None,
+        };
+        if let Some(parent) = parent.filter(|&parent| parent != to) {
+            let _ = system::close(parent);
+        }
+        self.sockets.forget_watches();
+        plan.link.move_to(to);
+        system::own(to);
+        self.mode = OrderMode::of_child(plan, 0);
+        self.pid();
+    }
+
+    /// The parent's link with the agent, if this process has one.
+    pub fn link(&self) -> Option<c_int> {
+        match &self.mode {
+            OrderMode::Recording(recording) => recording.link(),
+            OrderMode::Playing(playing) => playing.link(),
+            OrderMode::Plain(_) => None,
+        }
+    }
+
+    /// The server has copied the descriptor of an ordered socket.
+    pub fn on_copy(&mut self, fd: c_int, copy: c_int) {
+        let is_child = match &self.mode {
+            OrderMode::Recording(recording) => recording.is_child(),
+            OrderMode::Playing(_) | OrderMode::Plain(_) => true,
+        };
+        if !is_child {
+            self.refuse("the server copies the descriptor of a connection");
+        }
+        self.sockets.add_copy(fd, copy);
+    }
+
+    /// The descriptors of ordered sockets between these two, inclusive.
+    pub fn between(&self, first: c_int, last: c_int) -> Vec<c_int> {
+        self.sockets.between(first, last)
+    }
+
+    /// Ends the recording of a process that cannot reach its agent any more.
+    pub fn check_link(&mut self) {
+        if matches!(&self.mode, OrderMode::Recording(recording) if recording.is_lost()) {
+            self.refuse("this node's agent has ended, or refuses the record");
+        }
     }
 
     /// Ends the recording of a server whose order cannot be recorded. A playback goes on.
@@ -142,6 +274,9 @@ impl OrderedServer {
 
     /// Accepts a connection.
     pub fn accept(&mut self, fd: c_int, flags: c_int) -> Outcome<(c_int, RawAddress)> {
+        if matches!(&self.mode, OrderMode::Recording(recording) if recording.is_child()) {
+            self.refuse("a child of the server accepts connections");
+        }
         let hand_over = |connection: WaitingConnection| {
             system::set_flags(connection.fd, flags);
             (connection.fd, connection.address)
@@ -162,15 +297,15 @@ impl OrderedServer {
         }
     }
 
-    /// Reads from a connection.
-    pub fn read(&mut self, fd: c_int, buffer: &mut [u8]) -> Outcome<u64> {
-        if let Some(outcome) = self.follow(|playing, sockets| playing.read(sockets, fd, buffer)) {
+    /// Reads from a connection, with flags of `recv`.
+    pub fn read(&mut self, fd: c_int, buffer: &mut [u8], flags: c_int) -> Outcome<u64> {
+        if let Some(outcome) = self.follow(|playing, sockets| playing.read(sockets, fd, buffer, flags)) {
             return outcome;
         }
         match &mut self.mode {
-            OrderMode::Recording(recording) => recording.read(&self.sockets, fd, buffer),
+            OrderMode::Recording(recording) => recording.read(&self.sockets, fd, buffer, flags),
             // SAFETY: the slice is valid.
-            _ => unsafe { system::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), 0) },
+            _ => unsafe { system::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), flags) },
         }
     }
 
@@ -181,19 +316,39 @@ impl OrderedServer {
         }
         match &mut self.mode {
             OrderMode::Recording(recording) => recording.write(&self.sockets, fd, parts),
+            OrderMode::Plain(plain) => plain.write(fd, parts),
+            OrderMode::Playing(_) => Err(libc::EAGAIN),
+        }
+    }
+
+    /// Sends a part of a file to a connection.
+    pub fn send_file(&mut self, fd: c_int, part: &mut FilePart<'_>) -> Outcome<u64> {
+        if let Some(outcome) = self.follow(|playing, sockets| playing.send_file(sockets, fd, part)) {
+            return outcome;
+        }
+        match &mut self.mode {
+            OrderMode::Recording(recording) => recording.send_file(&self.sockets, fd, part),
             OrderMode::Plain(plain) => {
                 plain.held.flush(u64::MAX);
-                match plain.held.bytes(fd) {
-                    0 => system::send_parts(fd, parts),
-                    HOLD_MAX.. => Err(libc::EAGAIN),
-                    _ => {
-                        plain.held.hold(fd, 0, parts);
-                        Ok(parts.iter().map(|part| part.len() as u64).sum())
-                    }
+                if plain.held.bytes(fd) == 0 {
+                    return part.send(fd);
                 }
+                part.send_by(|bytes| plain.write(fd, &[bytes]))
             }
             OrderMode::Playing(_) => Err(libc::EAGAIN),
         }
+    }
+
+    /// Asks the kernel about a connection, by `ask`.
+    pub fn ask(&mut self, fd: c_int, ask: impl FnOnce() -> Outcome<u64>) -> Outcome<u64> {
+        if let Some(Some(outcome)) = self.follow(|playing, sockets| playing.ask(sockets, fd)) {
+            return outcome;
+        }
+        let outcome = ask();
+        if let OrderMode::Recording(recording) = &mut self.mode {
+            recording.asked(&self.sockets, fd, outcome);
+        }
+        outcome
     }
 
     /// Whether this epoll instance has ordered sockets.
@@ -252,14 +407,12 @@ impl OrderedServer {
         if !self.sockets.is_watched_by(epoll) {
             return None;
         }
-        if let Some(outcome) = self.follow(|playing, sockets| playing.wait(sockets, epoll, events)) {
+        if let Some(outcome) = self.follow(|playing, sockets| playing.wait(sockets, epoll, events, timeout)) {
             return Some(outcome);
         }
         if let OrderMode::Recording(recording) = &mut self.mode {
             let outcome = recording.wait(&self.sockets, epoll, events, timeout);
-            if recording.is_lost() {
-                self.refuse("this node's agent has ended, or refuses the record");
-            }
+            self.check_link();
             if forked::has_used() {
                 self.refuse(crate::CHILD);
             }
@@ -269,6 +422,27 @@ impl OrderedServer {
             return None;
         };
         Some(plain.wait(&self.sockets, epoll, events, timeout))
+    }
+
+    /// Waits until an ordered socket is ready, as `poll` does. Returns its events. `None`: the kernel has to be asked.
+    pub fn wait_for_one(&mut self, fd: c_int, events: c_short, timeout: c_int) -> Option<Outcome<c_short>> {
+        if let Some(outcome) = self.follow(|playing, sockets| playing.wait_for_one(sockets, fd, timeout)) {
+            return Some(outcome);
+        }
+        let outcome = match &mut self.mode {
+            OrderMode::Recording(recording) => recording.wait_for_one(&self.sockets, fd, events, timeout),
+            OrderMode::Plain(plain) => {
+                plain.held.flush(u64::MAX);
+                let is_waiting = plain.waiting.iter().any(|one| one.listener == fd);
+                return is_waiting.then_some(Ok(libc::POLLIN));
+            }
+            OrderMode::Playing(_) => return None,
+        };
+        self.check_link();
+        if forked::has_used() {
+            self.refuse(crate::CHILD);
+        }
+        Some(outcome)
     }
 
     /// The value of a clock. `now` reads it.
@@ -323,6 +497,18 @@ impl OrderedServer {
 }
 
 impl PlainServer {
+    fn write(&mut self, fd: c_int, parts: &[&[u8]]) -> Outcome<u64> {
+        self.held.flush(u64::MAX);
+        match self.held.bytes(fd) {
+            0 => system::send_parts(fd, parts),
+            HOLD_MAX.. => Err(libc::EAGAIN),
+            _ => {
+                self.held.hold(fd, 0, parts);
+                Ok(parts.iter().map(|part| part.len() as u64).sum())
+            }
+        }
+    }
+
     fn wait(
         &mut self,
         sockets: &OrderedSockets,

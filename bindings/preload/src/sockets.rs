@@ -13,6 +13,9 @@ use crate::system::{self, RawAddress};
 /// Descriptors from here on are not ordered.
 pub const DESCRIPTORS_MAX: usize = 1 << 16;
 
+/// Descriptors that are looked at for connections when a program starts.
+const INHERITED_MAX: c_int = 256;
+
 /// Whether a descriptor is ordered. Each thread reads this before each call; only the first thread, and a child, write it.
 static ORDERED: [AtomicBool; DESCRIPTORS_MAX] = [const { AtomicBool::new(false) }; DESCRIPTORS_MAX];
 
@@ -119,6 +122,53 @@ impl OrderedSockets {
         number
     }
 
+    /// `copy` is a second descriptor of an ordered socket.
+    pub fn add_copy(&mut self, fd: c_int, copy: c_int) {
+        if let Some(socket) = self.by_descriptor.get(&fd) {
+            self.add(copy, socket.source);
+        }
+    }
+
+    /// This process is a child. An epoll instance is its parent's, so a child watches its sockets with one of its own.
+    pub fn forget_watches(&mut self) {
+        self.epoll = None;
+        self.by_data.clear();
+        self.by_descriptor
+            .values_mut()
+            .for_each(|socket| socket.watch = None);
+    }
+
+    /// Whether the server has ordered connections.
+    pub fn has_connections(&self) -> bool {
+        !self.connections.is_empty()
+    }
+
+    /// The descriptors of ordered sockets between these two, inclusive.
+    pub fn between(&self, first: c_int, last: c_int) -> Vec<c_int> {
+        let descriptors = self.by_descriptor.keys().copied();
+        descriptors.filter(|fd| (first..=last).contains(fd)).collect()
+    }
+
+    /// The connections that a program has inherited: each client is a connection, in the order of descriptors.
+    pub fn add_inherited(&mut self) {
+        let mut clients: Vec<(SocketAddr, c_int)> = Vec::new();
+        for fd in 0..INHERITED_MAX {
+            let Some(client) = RawAddress::of_peer(fd)
+                .ok()
+                .and_then(|address| address.internet())
+            else {
+                continue;
+            };
+            match clients.iter().find(|(known, _)| *known == client) {
+                Some(&(_, original)) => self.add_copy(original, fd),
+                None => {
+                    self.add_connection(fd);
+                    clients.push((client, fd));
+                }
+            }
+        }
+    }
+
     fn add(&mut self, fd: c_int, source: Source) {
         self.by_descriptor
             .insert(fd, OrderedSocket { source, watch: None });
@@ -130,9 +180,17 @@ impl OrderedSockets {
         let socket = self.by_descriptor.remove(&fd)?;
         set_ordered(fd, false);
         match socket.source {
-            Source::Connection(number) => {
-                self.connections.remove(&number);
+            Source::Connection(number) if self.connections.get(&number) == Some(&fd) => {
+                let copy = self
+                    .by_descriptor
+                    .iter()
+                    .find(|(_, other)| other.source == socket.source);
+                match copy {
+                    Some((&copy, _)) => self.connections.insert(number, copy),
+                    None => self.connections.remove(&number),
+                };
             }
+            Source::Connection(_) => {}
             // The numbers of other listeners stay.
             Source::Listener(number) => self.listeners[number as usize] = -1,
         }
@@ -215,6 +273,11 @@ impl OrderedSockets {
     pub fn source(&self, event: &libc::epoll_event) -> Option<Source> {
         let fd = self.by_data.get(&{ event.u64 })?;
         Some(self.by_descriptor.get(fd)?.source)
+    }
+
+    /// An ordered socket's number.
+    pub fn source_of(&self, fd: c_int) -> Option<Source> {
+        Some(self.by_descriptor.get(&fd)?.source)
     }
 
     /// How the server watches this socket.

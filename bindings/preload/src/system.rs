@@ -267,6 +267,96 @@ pub unsafe fn getrandom(buffer: *mut c_void, size: usize, flags: u32) -> Outcome
     outcome(unsafe { libc::syscall(libc::SYS_getrandom, buffer, size, flags) })
 }
 
+/// `sendfile`. Without an offset, the file's own position is used.
+pub fn send_file(to: c_int, from: c_int, offset: Option<&mut libc::off_t>, size: usize) -> Outcome<u64> {
+    let offset = offset.map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    // SAFETY: the offset is null or valid.
+    outcome(unsafe { libc::syscall(libc::SYS_sendfile, to, from, offset, size) })
+}
+
+/// Reads from this position of a file, which does not change the file's own position.
+pub fn read_at(file: c_int, buffer: &mut [u8], at: libc::off_t) -> Outcome<u64> {
+    // SAFETY: the slice is valid.
+    let count = unsafe { libc::pread(file, buffer.as_mut_ptr().cast(), buffer.len(), at) };
+    outcome(count as c_long)
+}
+
+/// Moves a file's own position by `change` bytes. Returns the position.
+pub fn position(file: c_int, change: libc::off_t) -> Outcome<libc::off_t> {
+    // SAFETY: no pointers.
+    let at = unsafe { libc::lseek(file, change, libc::SEEK_CUR) };
+    outcome(at as c_long).map(u64::cast_signed)
+}
+
+/// `ioctl`.
+///
+/// # Safety
+/// `argument` is as the request demands.
+pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_void) -> Outcome<u64> {
+    // SAFETY: the caller's contract.
+    outcome(unsafe { libc::syscall(libc::SYS_ioctl, fd, request, argument) })
+}
+
+/// `getsockopt`.
+///
+/// # Safety
+/// The pointers are as the option demands.
+pub unsafe fn get_option(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    size: *mut libc::socklen_t,
+) -> Outcome<u64> {
+    // SAFETY: the caller's contract.
+    outcome(unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, value, size) })
+}
+
+/// A random number.
+pub fn random_number() -> u32 {
+    let mut bytes = [0; 4];
+    // SAFETY: the array is valid. If the kernel gives nothing, the number is not random, and the agent refuses it the second time.
+    let _ = unsafe { getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    u32::from_ne_bytes(bytes)
+}
+
+/// `fork` of the C library.
+pub fn fork() -> libc::pid_t {
+    type Function = unsafe extern "C" fn() -> libc::pid_t;
+    static NEXT: NextFunction = NextFunction::new(c"fork");
+    // SAFETY: the C library's function of this name has this type.
+    let function = unsafe { mem::transmute::<*mut c_void, Function>(NEXT.address()) };
+    // SAFETY: the caller is a function that takes the place of `fork`.
+    unsafe { function() }
+}
+
+/// `fcntl`. Returns -1 after an error, as the C library does.
+///
+/// # Safety
+/// `argument` is as the command demands.
+pub unsafe fn control(fd: c_int, command: c_int, argument: c_long) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { libc::syscall(libc::SYS_fcntl, fd, command, argument) as c_int }
+}
+
+/// Names this process as the owner of a descriptor. A program that it starts by `exec` remains the owner.
+pub fn own(fd: c_int) {
+    // SAFETY: no pointers.
+    unsafe { control(fd, libc::F_SETOWN, c_long::from(getpid())) };
+}
+
+/// Whether this process is the owner of a descriptor.
+pub fn is_owner(fd: c_int) -> bool {
+    // SAFETY: no pointers.
+    i64::from(unsafe { control(fd, libc::F_GETOWN, 0) }) == i64::from(getpid())
+}
+
+/// Closes these descriptors, inclusive.
+pub fn close_between(first: u32, last: u32, flags: c_int) -> Outcome<u64> {
+    // SAFETY: no pointers.
+    outcome(unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) })
+}
+
 /// `epoll_ctl`.
 ///
 /// # Safety
@@ -333,6 +423,44 @@ pub fn poll(descriptors: &mut [libc::pollfd], timeout: c_int) -> Outcome<u64> {
     })
 }
 
+/// The time that is left of a timeout.
+pub struct PollTimeout {
+    begun: u64,
+    timeout: c_int,
+}
+
+impl PollTimeout {
+    /// A timeout in milliseconds that begins now. Negative: it never ends.
+    pub fn new(timeout: c_int) -> Self {
+        let begun = nanos(libc::CLOCK_MONOTONIC);
+        Self { begun, timeout }
+    }
+
+    /// The milliseconds that are left. -1: without an end.
+    pub fn millis(&self) -> c_int {
+        let waited = (nanos(libc::CLOCK_MONOTONIC) - self.begun) / 1_000_000;
+        let waited = c_int::try_from(waited).unwrap_or(c_int::MAX);
+        if self.timeout < 0 {
+            -1
+        } else {
+            self.timeout.saturating_sub(waited).max(0)
+        }
+    }
+
+    /// The milliseconds that are left, but at most `limit`.
+    pub fn at_most(&self, limit: c_int) -> c_int {
+        match self.millis() {
+            left if (0..limit).contains(&left) => left,
+            _ => limit,
+        }
+    }
+
+    /// Whether nothing is left.
+    pub fn is_over(&self) -> bool {
+        self.millis() == 0
+    }
+}
+
 /// A descriptor to wait for input of.
 pub fn readable(fd: c_int) -> libc::pollfd {
     libc::pollfd {
@@ -365,6 +493,17 @@ impl RawAddress {
         let storage = (&raw mut address.storage).cast();
         // SAFETY: the pointers are valid.
         match unsafe { libc::getsockname(fd, storage, &raw mut address.size) } {
+            0 => Ok(address),
+            _ => Err(errno()),
+        }
+    }
+
+    /// The address of the other end of this socket.
+    pub fn of_peer(fd: c_int) -> Outcome<Self> {
+        let mut address = Self::room();
+        let storage = (&raw mut address.storage).cast();
+        // SAFETY: the pointers are valid.
+        match unsafe { libc::getpeername(fd, storage, &raw mut address.size) } {
             0 => Ok(address),
             _ => Err(errno()),
         }

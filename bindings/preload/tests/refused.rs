@@ -44,20 +44,29 @@ fn a_server_that_cannot_be_recorded_says_why_and_goes_on() {
     let cases = [
         ("echo()", ""),
         (
-            "poll = select.poll(); poll.register(connection); poll.poll(); echo()",
-            "the server calls poll for a connection of the service",
+            "poll = select.poll(); poll.register(connection); poll.poll(); select.select([connection], [], []); echo()",
+            "",
+        ),
+        (
+            "poll = select.poll(); poll.register(connection); poll.register(0); poll.poll(); echo()",
+            "the server calls poll for a connection of the service and others",
         ),
         (
             "thread = threading.Thread(target=echo); thread.start(); thread.join(); connection.fileno(); listener.close()",
             "a thread other than the first has used a connection of the service",
         ),
         (
-            "select.select([connection], [], []); echo()",
-            "the server calls select",
+            "select.select([connection, 0], [], []); echo()",
+            "the server calls select for a connection of the service and others",
         ),
         (
-            "connection.recvmsg(0); connection.sendmsg([connection.recv(10)])",
-            "the server calls recvmsg",
+            "connection.recv(1, socket.MSG_WAITALL); connection.recv(4); connection.sendall(b'hello')",
+            "the server calls recv with other flags than MSG_DONTWAIT, MSG_PEEK and MSG_TRUNC",
+        ),
+        ("connection.sendmsg([connection.recvmsg(10)[0]])", ""),
+        (
+            "connection.sendmsg([connection.recvmsg(10, 20)[0]])",
+            "the server calls recvmsg with flags, an address or control data",
         ),
         ("echo(); connection.shutdown(socket.SHUT_WR)", ""),
         (

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::software::ServerSoftware;
+use super::software::{DEBIAN_PYTHON, ServerSoftware};
 
 /// Maximum number of open descriptors of a server. Below the hard limit of small machines.
 const FILES_MAX: u32 = 16_384;
@@ -133,6 +133,100 @@ $SERVER[\"socket\"] == \"[::]:{port}\" {{ server.set-v6only = \"enable\" }}
 {common}server.max-read-idle = 3600
 server.max-write-idle = 3600
 mimetype.assign = ( \"\" => \"application/octet-stream\" )
+"
+    )
+}
+
+/// The user of [`lighttpd_digest`], with the password `word`: name, realm, and MD5 of name, realm and password.
+pub const PASSWORDS: &str = "lab:files:b17a391464aab2ebfc3289be6e1c3015\n";
+
+/// Debian's configuration of lighttpd, except for the places of files. The server asks for a password (HTTP digest). It sends files by
+/// `sendfile`, which is its default, and keeps Debian's user, who must be able to read `files`.
+pub fn lighttpd_digest(own: &Path, files: &Path) -> String {
+    let (own, files) = (own.display(), files.display());
+    let port = ServerSoftware::DigestLighttpd.port();
+    format!(
+        "include \"/etc/lighttpd/lighttpd.conf\"
+server.document-root := \"{files}\"
+server.errorlog := \"\"
+server.pid-file := \"{own}/lighttpd.pid\"
+server.upload-dirs := ( \"{own}\" )
+server.port := {port}
+server.modules += ( \"mod_auth\", \"mod_authn_file\" )
+auth.backend = \"htdigest\"
+auth.backend.htdigest.userfile = \"{own}/passwords\"
+auth.require = ( \"\" => ( \"method\" => \"digest\", \"realm\" => \"files\", \"require\" => \"valid-user\" ) )
+"
+    )
+}
+
+/// inetd's configuration: the program `tick.py` in `own`, at all addresses of both families.
+pub fn inetd(own: &Path) -> String {
+    let (own, port) = (own.display(), ServerSoftware::Inetd.port());
+    format!("{port} stream tcp nowait root {DEBIAN_PYTHON} python3 -I {own}/tick.py\n")
+}
+
+/// The directories of [`samba`] below the server's own directory.
+pub const SAMBA_DIRECTORIES: [&str; 6] = ["private", "lock", "state", "cache", "pid", "ncalrpc"];
+
+/// Samba's configuration: guests read `files` as the share `files`. Without asynchronous input and output, smbd has one thread.
+pub fn samba(own: &Path, files: &Path) -> String {
+    let [private, lock, state, cache, pid, ncalrpc] = SAMBA_DIRECTORIES.map(|kind| own.join(kind));
+    let (files, port) = (files.display(), ServerSoftware::Samba.port());
+    format!(
+        "[global]
+server role = standalone server
+netbios name = lab
+map to guest = Bad User
+guest account = root
+smb ports = {port}
+disable netbios = yes
+server signing = disabled
+aio read size = 0
+aio write size = 0
+private dir = {}
+lock directory = {}
+state directory = {}
+cache directory = {}
+pid directory = {}
+ncalrpc dir = {}
+load printers = no
+printing = bsd
+disable spoolss = yes
+kernel share modes = no
+posix locking = no
+[files]
+path = {files}
+guest ok = yes
+",
+        private.display(),
+        lock.display(),
+        state.display(),
+        cache.display(),
+        pid.display(),
+        ncalrpc.display()
+    )
+}
+
+/// vsftpd's configuration: anonymous users read `files`. The sandbox for system calls does not allow those of the library, and isolated
+/// children are made by bare system calls.
+pub fn vsftpd(own: &Path, files: &Path) -> String {
+    let (own, files) = (own.display(), files.display());
+    let port = ServerSoftware::Vsftpd.port();
+    format!(
+        "listen_ipv6=YES
+listen_port={port}
+background=NO
+anonymous_enable=YES
+local_enable=NO
+no_anon_password=YES
+anon_root={files}
+nopriv_user=nobody
+secure_chroot_dir={own}/empty
+seccomp_sandbox=NO
+isolate=NO
+isolate_network=NO
+idle_session_timeout=3600
 "
     )
 }

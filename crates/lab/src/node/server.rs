@@ -21,6 +21,8 @@ use crate::process::{self, LoggedProcess};
 
 const ECHO: &str = include_str!("echo.py");
 const STREAM: &str = include_str!("stream.py");
+/// The program that inetd starts for each connection.
+const TICK: &str = include_str!("tick.py");
 /// The sample server with policy `snapshot`, and the modules that it uses.
 const FILE_SERVER: &str = include_str!("../../../../bindings/python/examples/file_server.py");
 const TCP_SERVER: &str = include_str!("../../../../bindings/python/examples/tcp_server.py");
@@ -246,6 +248,49 @@ impl ServerProcess {
     }
 }
 
+/// The text of the file `server.conf` of `application`: its configuration, or its program. Also writes the other files that the server needs to
+/// `own`.
+fn configuration_text(application: ServerSoftware, own: &Path, files: &Path, workers: u32) -> Result<String> {
+    Ok(match application {
+        ServerSoftware::Nginx => configuration::nginx(own, files, workers),
+        ServerSoftware::Apache => configuration::apache(own, files, workers),
+        ServerSoftware::Lighttpd => configuration::lighttpd(own, files),
+        ServerSoftware::DigestLighttpd => {
+            write_modules(own, &[("passwords", configuration::PASSWORDS)])?;
+            configuration::lighttpd_digest(own, files)
+        }
+        ServerSoftware::Python | ServerSoftware::Redis => String::new(),
+        ServerSoftware::Cgi | ServerSoftware::PlainCgi => {
+            let script = own.join("random.cgi");
+            fs::write(&script, RANDOM)
+                .and_then(|()| fs::set_permissions(&script, fs::Permissions::from_mode(0o755)))
+                .with_context(|| script.display().to_string())?;
+            let port = application.staged_port().unwrap_or(application.port());
+            configuration::cgi(own, port, application == ServerSoftware::PlainCgi)
+        }
+        ServerSoftware::Inetd => {
+            write_modules(own, &[("tick.py", TICK)])?;
+            configuration::inetd(own)
+        }
+        ServerSoftware::Samba => {
+            for kind in configuration::SAMBA_DIRECTORIES {
+                let directory = own.join(kind);
+                fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+            }
+            configuration::samba(own, files)
+        }
+        ServerSoftware::Vsftpd => {
+            let empty = own.join("empty");
+            fs::create_dir_all(&empty).with_context(|| empty.display().to_string())?;
+            configuration::vsftpd(own, files)
+        }
+        ServerSoftware::FileServer => FILE_SERVER.to_owned(),
+        ServerSoftware::PgFrontEnd | ServerSoftware::WrongPgFrontEnd => PG_FRONT_END.to_owned(),
+        ServerSoftware::Websockets => ECHO.to_owned(),
+        ServerSoftware::Stream | ServerSoftware::DivergingStream => STREAM.to_owned(),
+    })
+}
+
 /// The command that runs `application`. The server keeps its own files in the existing directory `own`, and serves the files in `files`. If
 /// this kind of server has workers, it gets `workers` of them.
 fn command(
@@ -256,24 +301,7 @@ fn command(
     workers: u32,
 ) -> Result<Command> {
     let mut command = node.command(application.program())?;
-    let text = match application {
-        ServerSoftware::Nginx => configuration::nginx(own, files, workers),
-        ServerSoftware::Apache => configuration::apache(own, files, workers),
-        ServerSoftware::Lighttpd => configuration::lighttpd(own, files),
-        ServerSoftware::Python | ServerSoftware::Redis => String::new(),
-        ServerSoftware::Cgi | ServerSoftware::PlainCgi => {
-            let script = own.join("random.cgi");
-            fs::write(&script, RANDOM)
-                .and_then(|()| fs::set_permissions(&script, fs::Permissions::from_mode(0o755)))
-                .with_context(|| script.display().to_string())?;
-            let port = application.staged_port().unwrap_or(application.port());
-            configuration::cgi(own, port, application == ServerSoftware::PlainCgi)
-        }
-        ServerSoftware::FileServer => FILE_SERVER.to_owned(),
-        ServerSoftware::PgFrontEnd | ServerSoftware::WrongPgFrontEnd => PG_FRONT_END.to_owned(),
-        ServerSoftware::Websockets => ECHO.to_owned(),
-        ServerSoftware::Stream | ServerSoftware::DivergingStream => STREAM.to_owned(),
-    };
+    let text = configuration_text(application, own, files, workers)?;
     let file = own.join("server.conf");
     fs::write(&file, text).with_context(|| file.display().to_string())?;
     match application {
@@ -284,9 +312,15 @@ fn command(
             .arg(file)
             .args(["-e", "stderr"]),
         ServerSoftware::Apache => command.arg("-f").arg(file).arg("-DFOREGROUND"),
-        ServerSoftware::Lighttpd | ServerSoftware::Cgi | ServerSoftware::PlainCgi => {
-            command.arg("-D").arg("-f").arg(file)
-        }
+        ServerSoftware::Lighttpd
+        | ServerSoftware::DigestLighttpd
+        | ServerSoftware::Cgi
+        | ServerSoftware::PlainCgi => command.arg("-D").arg("-f").arg(file),
+        ServerSoftware::Inetd => command.arg("-i").arg(file),
+        ServerSoftware::Vsftpd => command.arg(file),
+        ServerSoftware::Samba => command
+            .args(["-F", "--no-process-group", "--debug-stdout", "-s"])
+            .arg(file),
         ServerSoftware::Python => command.args(configuration::python(files)),
         ServerSoftware::Redis => command.args(configuration::redis(own)),
         ServerSoftware::FileServer => {

@@ -28,6 +28,10 @@ pub enum ServerSoftware {
     Apache,
     /// lighttpd: serves the same files. Event-driven, one process.
     Lighttpd,
+    /// lighttpd with Debian's configuration, which asks for a password (HTTP digest). Each of its challenges has a random number.
+    #[value(name = "lighttpd-digest")]
+    #[serde(rename = "lighttpd-digest")]
+    DigestLighttpd,
     /// Python's http.server: serves the same files. One process, with a thread for each connection.
     Python,
     /// redis: stores the values that clients write; one process.
@@ -60,6 +64,13 @@ pub enum ServerSoftware {
     #[value(name = "diverging-stream")]
     #[serde(rename = "diverging-stream")]
     DivergingStream,
+    /// openbsd-inetd, which starts a program for each connection: it sends the same lines. The program's standard input and output are the
+    /// connection.
+    Inetd,
+    /// Samba's smbd without asynchronous input and output, for guests. It forks for each connection.
+    Samba,
+    /// vsftpd for anonymous users. It forks for each connection, and each child has children.
+    Vsftpd,
 }
 
 impl ServerSoftware {
@@ -69,6 +80,7 @@ impl ServerSoftware {
             Self::Nginx => "nginx",
             Self::Apache => "apache2",
             Self::Lighttpd => "lighttpd",
+            Self::DigestLighttpd => "lighttpd-digest",
             Self::Python => "python3",
             Self::Redis => "redis-server",
             Self::FileServer => "file-server",
@@ -77,6 +89,9 @@ impl ServerSoftware {
             Self::PgFrontEnd | Self::WrongPgFrontEnd => "pg-front-end",
             Self::Websockets => "websockets",
             Self::Stream => "stream",
+            Self::Inetd => "inetd",
+            Self::Samba => "samba",
+            Self::Vsftpd => "vsftpd",
             Self::DivergingStream => "diverging-stream",
         }
     }
@@ -84,8 +99,15 @@ impl ServerSoftware {
     /// The server's program.
     pub fn program(self) -> &'static str {
         match self {
-            Self::Nginx | Self::Apache | Self::Lighttpd | Self::Python | Self::Redis => self.name(),
-            Self::Cgi | Self::PlainCgi => Self::Lighttpd.program(),
+            Self::Nginx
+            | Self::Apache
+            | Self::Lighttpd
+            | Self::Python
+            | Self::Redis
+            | Self::Inetd
+            | Self::Vsftpd => self.name(),
+            Self::Samba => "smbd",
+            Self::DigestLighttpd | Self::Cgi | Self::PlainCgi => Self::Lighttpd.program(),
             Self::FileServer
             | Self::PgFrontEnd
             | Self::WrongPgFrontEnd
@@ -100,7 +122,15 @@ impl ServerSoftware {
         let package = match self {
             Self::Nginx => "nginx-light",
             Self::Apache => "apache2-bin",
-            Self::Lighttpd | Self::Python | Self::Redis | Self::Cgi | Self::PlainCgi => self.program(),
+            Self::Lighttpd
+            | Self::DigestLighttpd
+            | Self::Python
+            | Self::Redis
+            | Self::Cgi
+            | Self::PlainCgi
+            | Self::Vsftpd => self.program(),
+            Self::Inetd => "openbsd-inetd",
+            Self::Samba => self.name(),
             Self::FileServer | Self::Stream | Self::DivergingStream => return (DEBIAN_PYTHON, "python3"),
             Self::PgFrontEnd | Self::WrongPgFrontEnd => return PSYCOPG,
             Self::Websockets => return (WEBSOCKETS, "python3-websockets"),
@@ -122,6 +152,7 @@ impl ServerSoftware {
             Self::Nginx
             | Self::Apache
             | Self::Lighttpd
+            | Self::DigestLighttpd
             | Self::Python
             | Self::FileServer
             | Self::Cgi
@@ -130,6 +161,9 @@ impl ServerSoftware {
             | Self::WrongPgFrontEnd
             | Self::Websockets
             | Self::Stream
+            | Self::Inetd
+            | Self::Samba
+            | Self::Vsftpd
             | Self::DivergingStream => Protocol::Http,
             Self::Redis => Protocol::Redis,
         }
@@ -156,6 +190,12 @@ impl ServerSoftware {
     /// The health probe for this server. A working server gives the expected answer.
     pub fn health(self) -> HealthProbe {
         match self.protocol() {
+            Protocol::Http if self == Self::Vsftpd => HealthProbe {
+                send: "",
+                expect: "220 ",
+            },
+            // An answer of SMB is no text, so only the connection counts.
+            Protocol::Http if self == Self::Samba => HealthProbe { send: "", expect: "" },
             Protocol::Http => HealthProbe {
                 send: "GET / HTTP/1.0\r\n\r\n",
                 expect: "HTTP/1.",

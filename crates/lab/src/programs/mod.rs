@@ -46,6 +46,8 @@ const DIGEST_LIMIT: Duration = Duration::from_millis(1500);
 const LIMIT: Duration = Duration::from_secs(60);
 /// The client of the streaming server. The stream takes some seconds; the fault hits in the middle.
 const WATCH: &str = include_str!("watch.py");
+/// The client of the FTP server.
+const FTP: &str = include_str!("ftp.py");
 const LINES: usize = 200;
 const POLL: Duration = Duration::from_millis(10);
 
@@ -82,28 +84,38 @@ pub struct ProgramsOptions {
 pub enum ClientSoftware {
     Curl,
     Wget,
+    /// curl that downloads a file with a password. The server's challenge is random (recorded order).
+    CurlDigest,
     RedisBenchmark,
     Websockets,
     /// Four connections that change the same keys (recorded order).
     SharedKeys,
     /// Reads a stream of lines with the time and random numbers (recorded order).
     Watch,
+    /// smbclient that downloads a file (recorded order).
+    Smbclient,
+    /// Logs in to an FTP server, and reads listings over the control connection (recorded order).
+    Ftp,
 }
 
 /// All pairs of server and client that are played.
-const PROGRAMS: [(ServerSoftware, ClientSoftware); 13] = [
+const PROGRAMS: [(ServerSoftware, ClientSoftware); 17] = [
     (ServerSoftware::Nginx, ClientSoftware::Curl),
     (ServerSoftware::Nginx, ClientSoftware::Wget),
     (ServerSoftware::Apache, ClientSoftware::Curl),
     (ServerSoftware::Apache, ClientSoftware::Wget),
     (ServerSoftware::Lighttpd, ClientSoftware::Curl),
     (ServerSoftware::Lighttpd, ClientSoftware::Wget),
+    (ServerSoftware::DigestLighttpd, ClientSoftware::CurlDigest),
     (ServerSoftware::Python, ClientSoftware::Curl),
     (ServerSoftware::Python, ClientSoftware::Wget),
     (ServerSoftware::Redis, ClientSoftware::RedisBenchmark),
     (ServerSoftware::Redis, ClientSoftware::SharedKeys),
     (ServerSoftware::Stream, ClientSoftware::Watch),
     (ServerSoftware::DivergingStream, ClientSoftware::Watch),
+    (ServerSoftware::Inetd, ClientSoftware::Watch),
+    (ServerSoftware::Vsftpd, ClientSoftware::Ftp),
+    (ServerSoftware::Samba, ClientSoftware::Smbclient),
     (ServerSoftware::Websockets, ClientSoftware::Websockets),
 ];
 
@@ -138,7 +150,7 @@ pub struct ProgramResult {
 impl ProgramsOptions {
     /// The run of a client with `server`.
     fn pair(&self, server: ServerSoftware, client: ClientSoftware) -> PairOptions {
-        let needs_order = matches!(client, ClientSoftware::SharedKeys | ClientSoftware::Watch);
+        let needs_order = client.needs_order();
         let is_replica = server == ServerSoftware::Redis || needs_order;
         let way = WanOptions {
             rtt_ms: Some(RTT_MS),
@@ -156,7 +168,11 @@ impl ProgramsOptions {
             server: Some(server),
             recorded_order: needs_order && !self.without_recorded_order,
             megabytes: Some(if client.downloads() { MEGABYTES } else { 1 }),
-            way: if is_replica { WanOptions::default() } else { way },
+            way: if is_replica && !client.downloads() {
+                WanOptions::default()
+            } else {
+                way
+            },
             ..PairOptions::new(WorkloadOption::Download, 1)
         }
     }
@@ -244,35 +260,47 @@ impl ClientSoftware {
         match self {
             Self::Curl => "curl",
             Self::Wget => "wget",
+            Self::CurlDigest => "curl-digest",
             Self::RedisBenchmark => "redis-benchmark",
             Self::Websockets => "websockets",
             Self::SharedKeys => "shared-keys",
             Self::Watch => "watch",
+            Self::Ftp => "ftp",
+            Self::Smbclient => "smbclient",
         }
     }
 
     fn program(self) -> &'static str {
         match self {
-            Self::Curl | Self::Wget | Self::RedisBenchmark => self.name(),
-            Self::Websockets | Self::SharedKeys | Self::Watch => DEBIAN_PYTHON,
+            Self::Curl | Self::Wget | Self::RedisBenchmark | Self::Smbclient => self.name(),
+            Self::CurlDigest => Self::Curl.name(),
+            Self::Websockets | Self::SharedKeys | Self::Watch | Self::Ftp => DEBIAN_PYTHON,
         }
     }
 
     /// The program in PATH or the file that the client needs, and the Debian package that contains it.
     fn needs(self) -> Needed {
         match self {
-            Self::Curl | Self::Wget => (self.program(), self.name()),
+            Self::Curl | Self::Wget | Self::CurlDigest | Self::Smbclient => (self.program(), self.program()),
             Self::RedisBenchmark => (self.program(), "redis-tools"),
             Self::SharedKeys => ("redis-cli", "redis-tools"),
-            Self::Watch => (DEBIAN_PYTHON, "python3"),
+            Self::Watch | Self::Ftp => (DEBIAN_PYTHON, "python3"),
             Self::Websockets => (WEBSOCKETS, "python3-websockets"),
+        }
+    }
+
+    /// Whether the server's output depends on more than the client's own input.
+    fn needs_order(self) -> bool {
+        match self {
+            Self::CurlDigest | Self::SharedKeys | Self::Watch | Self::Ftp | Self::Smbclient => true,
+            Self::Curl | Self::Wget | Self::RedisBenchmark | Self::Websockets => false,
         }
     }
 
     fn downloads(self) -> bool {
         match self {
-            Self::Curl | Self::Wget => true,
-            Self::RedisBenchmark | Self::Websockets | Self::SharedKeys | Self::Watch => false,
+            Self::Curl | Self::Wget | Self::CurlDigest | Self::Smbclient => true,
+            Self::RedisBenchmark | Self::Websockets | Self::SharedKeys | Self::Watch | Self::Ftp => false,
         }
     }
 
@@ -280,8 +308,11 @@ impl ClientSoftware {
     /// not try a second time.
     fn arguments(self, command: &mut Command, service: SocketAddr, file: &str, received: &Path) {
         let url = format!("http://{service}/{file}");
+        if self == Self::CurlDigest {
+            command.args(["--digest", "--user", "lab:word"]);
+        }
         match self {
-            Self::Curl => command
+            Self::Curl | Self::CurlDigest => command
                 .args(["--silent", "--show-error", "--fail", "--output"])
                 .arg(received)
                 .arg(url),
@@ -295,6 +326,15 @@ impl ClientSoftware {
             Self::Websockets => command
                 .args(["-c", TALK])
                 .args([format!("ws://{service}/"), MESSAGES.to_string()]),
+            Self::Smbclient => command
+                .args(["--no-pass", "--port", &service.port().to_string()])
+                .arg(format!("//{}/files", service.ip()))
+                .arg("--command")
+                .arg(format!("get {file} {}", received.display())),
+            Self::Ftp => command
+                .args(["-c", FTP])
+                .args([service.ip().to_string(), service.port().to_string()])
+                .arg(LINES.to_string()),
             Self::Watch => command
                 .args(["-c", WATCH])
                 .args([service.ip().to_string(), service.port().to_string()])
@@ -464,11 +504,12 @@ fn wait_for_moment(
         match client {
             ClientSoftware::RedisBenchmark => begun.elapsed() > BENCHMARK_MOMENT,
             ClientSoftware::SharedKeys => process.output().lines().any(|line| line == "pause"),
-            ClientSoftware::Watch => process.output().lines().count() > LINES / 2,
+            ClientSoftware::Watch | ClientSoftware::Ftp => process.output().lines().count() > LINES / 2,
             ClientSoftware::Websockets => process.output().lines().count() > MESSAGES / 2,
-            ClientSoftware::Curl | ClientSoftware::Wget => {
-                received.metadata().is_ok_and(|file| file.len() > length / 2)
-            }
+            ClientSoftware::Curl
+            | ClientSoftware::Wget
+            | ClientSoftware::CurlDigest
+            | ClientSoftware::Smbclient => received.metadata().is_ok_and(|file| file.len() > length / 2),
         }
     };
     Ok(process.wait_until("get to the middle of its work", LIMIT, is_there)?)

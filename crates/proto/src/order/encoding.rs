@@ -21,6 +21,9 @@ const WRITTEN: u8 = 8;
 const WRITE_FAILED: u8 = 9;
 const RANDOM: u8 = 10;
 const PID: u8 = 11;
+const ASKED: u8 = 12;
+const ASK_FAILED: u8 = 13;
+const FORKED: u8 = 14;
 /// The kinds from here on are the clocks.
 const CLOCK: u8 = 16;
 
@@ -76,6 +79,9 @@ impl OrderEncoder {
             OrderEvent::Written { connection, outcome } => {
                 moved([WRITTEN, WRITE_FAILED], *connection, *outcome, record);
             }
+            OrderEvent::Asked { connection, outcome } => {
+                moved([ASKED, ASK_FAILED], *connection, *outcome, record);
+            }
             OrderEvent::Clock { clock, nanos } => {
                 let last = std::mem::replace(&mut self.clocks[usize::from(*clock)], *nanos);
                 let change = nanos.wrapping_sub(last).cast_signed();
@@ -91,11 +97,16 @@ impl OrderEncoder {
                 record.push(PID);
                 number(u64::from(*pid), record);
             }
+            OrderEvent::Forked { stream } => {
+                record.push(FORKED);
+                number(u64::from(*stream), record);
+            }
         }
     }
 }
 
-fn number(mut value: u64, record: &mut Vec<u8>) {
+/// Appends a number (LEB128).
+pub(super) fn number(mut value: u64, record: &mut Vec<u8>) {
     while value >= 0x80 {
         record.push(value as u8 | 0x80);
         value >>= 7;
@@ -111,10 +122,10 @@ fn failed(kind: u8, socket: u32, error: i32, record: &mut Vec<u8>) {
 
 fn moved(kinds: [u8; 2], connection: u32, outcome: Outcome<u64>, record: &mut Vec<u8>) {
     match outcome {
-        Ok(bytes) => {
+        Ok(value) => {
             record.push(kinds[0]);
             number(u64::from(connection), record);
-            number(bytes, record);
+            number(value, record);
         }
         Err(error) => failed(kinds[1], connection, error, record),
     }
@@ -183,6 +194,10 @@ impl OrderDecoder {
                 connection: small(bytes)?,
                 outcome: size_or_error(kind == WRITTEN, bytes)?,
             },
+            ASKED | ASK_FAILED => OrderEvent::Asked {
+                connection: small(bytes)?,
+                outcome: size_or_error(kind == ASKED, bytes)?,
+            },
             RANDOM => {
                 let size = limited(bytes, RANDOM_MAX as u64)?;
                 let (random, rest) = bytes.split_at_checked(size as usize).ok_or(Stop::Incomplete)?;
@@ -190,6 +205,9 @@ impl OrderDecoder {
                 OrderEvent::Random(random.to_vec())
             }
             PID => OrderEvent::Pid(small(bytes)?),
+            FORKED => OrderEvent::Forked {
+                stream: small(bytes)?,
+            },
             _ => {
                 let clock = kind
                     .checked_sub(CLOCK)

@@ -46,6 +46,13 @@ pub enum OrderEvent {
         /// Bytes that the kernel took.
         outcome: Outcome<u64>,
     },
+    /// The server asked the kernel about a connection: the number of bytes that wait to be read, the state of TCP, or the error.
+    Asked {
+        /// The connection.
+        connection: u32,
+        /// The kernel's answer.
+        outcome: Outcome<u64>,
+    },
     /// The server read a clock.
     Clock {
         /// Number of the clock, less than [`CLOCKS`].
@@ -57,6 +64,11 @@ pub enum OrderEvent {
     Random(Vec<u8>),
     /// The server asked for its process's number.
     Pid(u32),
+    /// The server forked a child, whose own record is this stream.
+    Forked {
+        /// Number of the child's stream.
+        stream: u32,
+    },
 }
 
 /// A call of the server on the backup.
@@ -83,6 +95,11 @@ pub enum OrderCall {
         /// Number of bytes.
         size: u64,
     },
+    /// Ask the kernel about a connection.
+    Ask {
+        /// The connection.
+        connection: u32,
+    },
     /// Read a clock.
     Clock {
         /// Number of the clock.
@@ -95,6 +112,8 @@ pub enum OrderCall {
     },
     /// Ask for the process's number.
     Pid,
+    /// Fork a child that has a record of its own.
+    Fork,
 }
 
 impl OrderCall {
@@ -123,9 +142,15 @@ impl OrderCall {
                     outcome,
                 },
             ) => connection == *recorded && !outcome.is_ok_and(|moved| moved > size),
+            (
+                Self::Ask { connection },
+                OrderEvent::Asked {
+                    connection: recorded, ..
+                },
+            ) => connection == *recorded,
             (Self::Clock { clock }, OrderEvent::Clock { clock: recorded, .. }) => clock == *recorded,
             (Self::Random { size }, OrderEvent::Random(bytes)) => size == bytes.len(),
-            (Self::Pid, OrderEvent::Pid(_)) => true,
+            (Self::Pid, OrderEvent::Pid(_)) | (Self::Fork, OrderEvent::Forked { .. }) => true,
             _ => false,
         }
     }

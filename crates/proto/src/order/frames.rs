@@ -21,9 +21,16 @@ pub const END: u8 = 8;
 pub const REFUSED: u8 = 9;
 /// A replica's counts: events that were played and divergences, 8 bytes each (little-endian), then the first divergence as text.
 pub const COUNTS: u8 = 10;
+/// The first frame for a child that its parent is about to fork: the version (1 byte), the child's stream, its parent's stream (4 bytes each),
+/// and the bytes of the parent's record up to the fork (8 bytes; all little-endian). The agent sends receipts or the child's record.
+pub const CHILD: u8 = 11;
+/// A program that a child has started goes on with the child's stream. The agent of a primary answers with [`RESUMED`].
+pub const RESUME: u8 = 12;
+/// The stream has this many bytes (8 bytes, little-endian).
+pub const RESUMED: u8 = 13;
 
 /// The version of this protocol.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes of a frame before its payload.
 pub const HEAD: usize = 5;
 

@@ -14,6 +14,7 @@ mod event;
 pub mod frames;
 mod playback;
 mod recorder;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -22,4 +23,7 @@ pub use self::encoding::{BadRecord, OrderDecoder, OrderEncoder};
 pub use self::event::{CLOCKS, OrderCall, OrderEvent, Outcome, RANDOM_MAX, Source};
 pub use self::playback::{OnDivergence, OrderCounts, OrderPlayback, OrderStep};
 pub use self::recorder::OrderRecorder;
+pub use self::streams::{
+    SERVER_STREAM, StreamArrivals, StreamCause, StreamMerger, StreamPiece, StreamReceipts, StreamSplitter,
+};
 pub use self::transfer::{LinkRefusal, OrderArrivals, OrderTransfer, RecordId, RecordPosition};

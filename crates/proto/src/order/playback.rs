@@ -136,12 +136,21 @@ impl OrderPlayback {
         }
     }
 
-    /// The server cannot do what the record says, for example because a connection of the record is not there.
-    pub fn cannot_follow(&mut self) {
+    /// The server cannot do what the record says, for example because a connection of the record is not there. Returns whether the server
+    /// goes on with the record.
+    #[must_use]
+    pub fn cannot_follow(&mut self) -> bool {
         self.counts.divergences += 1;
         if self.on_divergence == OnDivergence::Unprotect {
             self.give_up();
         }
+        self.on_divergence == OnDivergence::TrustLog
+    }
+
+    /// Whether all events that have arrived were played. A child takes the next one only then, because a program that it starts may need it.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.next.is_none() && self.decoded == self.received.len()
     }
 
     /// What happened so far.

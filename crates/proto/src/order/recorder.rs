@@ -22,6 +22,16 @@ pub struct OrderRecorder {
 }
 
 impl OrderRecorder {
+    /// The record of a program that goes on with a record of `len` bytes, which the backup has.
+    #[must_use]
+    pub fn resumed(len: u64) -> Self {
+        Self {
+            sent: len,
+            arrived: len,
+            ..Self::default()
+        }
+    }
+
     /// Adds an event to the record.
     pub fn record(&mut self, event: &OrderEvent) {
         self.encoder.encode(event, &mut self.unsent);

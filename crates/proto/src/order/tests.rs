@@ -26,9 +26,11 @@ fn any_event() -> impl Strategy<Value = OrderEvent> {
         (any::<u32>(), outcome()).prop_map(|(connection, outcome)| OrderEvent::Read { connection, outcome }),
         (any::<u32>(), outcome())
             .prop_map(|(connection, outcome)| OrderEvent::Written { connection, outcome }),
+        (any::<u32>(), outcome()).prop_map(|(connection, outcome)| OrderEvent::Asked { connection, outcome }),
         (0..CLOCKS as u8, any::<u64>()).prop_map(|(clock, nanos)| OrderEvent::Clock { clock, nanos }),
         prop::collection::vec(any::<u8>(), 0..40).prop_map(OrderEvent::Random),
         any::<u32>().prop_map(OrderEvent::Pid),
+        any::<u32>().prop_map(|stream| OrderEvent::Forked { stream }),
     ]
 }
 
@@ -190,7 +192,7 @@ fn a_diverging_server_is_on_its_own_unless_the_log_is_trusted() {
 fn a_record_that_cannot_be_followed_is_left() {
     let mut alone = playback(OnDivergence::Unprotect, &[read(1), read(2)]);
     assert_eq!(alone.step(READ), Ok(OrderStep::Event(read(1))));
-    alone.cannot_follow();
+    assert!(!alone.cannot_follow());
     assert_eq!(alone.step(READ), Ok(OrderStep::Live));
     alone.feed(&record(&[read(3)]));
     assert_eq!(
@@ -199,6 +201,10 @@ fn a_record_that_cannot_be_followed_is_left() {
         "it never returns to the record"
     );
     assert_eq!(alone.counts().divergences, 1);
+
+    let mut trusting = playback(OnDivergence::TrustLog, &[read(1), ready()]);
+    assert!(trusting.cannot_follow());
+    assert_eq!(trusting.step(READ), Ok(OrderStep::Event(read(1))));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
+use super::streams::StreamArrivals;
 use crate::Instant;
 
 /// Bytes that an agent keeps: the primary's without a receipt, and the backup's while its server does not take them.
@@ -57,6 +58,8 @@ pub struct OrderTransfer {
     record: Option<RecordId>,
     /// The record is complete.
     has_ended: bool,
+    /// Bytes that the backup has, and that [`Self::poll_confirmed`] has not returned.
+    confirmed: Vec<u8>,
     /// The record from `base` on.
     kept: VecDeque<u8>,
     /// Bytes of the record before `kept`.
@@ -170,11 +173,23 @@ impl OrderTransfer {
     pub fn on_receipt(&mut self, now: Instant, arrived: u64) -> bool {
         let is_news = arrived > self.base && self.sent.is_some_and(|sent| arrived <= sent);
         if is_news {
-            self.kept.drain(..(arrived - self.base) as usize);
+            let confirmed = self.kept.drain(..(arrived - self.base) as usize);
+            self.confirmed.extend(confirmed);
             self.base = arrived;
             self.answered = now;
         }
         is_news
+    }
+
+    /// The next bytes of the record that the backup has.
+    pub fn poll_confirmed(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.confirmed)
+    }
+
+    /// Whether writes wait for receipts.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.waits
     }
 
     /// Whether writes must stop waiting for receipts now: there is no backup, or it has not answered for [`RECEIPT_MAX`]. True once for each
@@ -213,7 +228,7 @@ impl OrderTransfer {
 pub struct OrderArrivals {
     /// The record that this node's server follows. `None`: it has just started.
     record: Option<RecordId>,
-    waiting: Vec<u8>,
+    streams: StreamArrivals,
     arrived: u64,
     is_given_up: bool,
 }
@@ -235,14 +250,15 @@ impl OrderArrivals {
 
     /// More of the record has arrived. Returns how much has arrived in all. `None`: this node's server does not take the record.
     pub fn add(&mut self, bytes: &[u8]) -> Option<u64> {
-        if self.waiting.len() + bytes.len() > KEPT_MAX {
-            self.waiting = Vec::new();
-            self.is_given_up = true;
-        }
         if self.is_given_up {
             return None;
         }
-        self.waiting.extend(bytes);
+        let has_room = self.streams.waiting() + bytes.len() <= KEPT_MAX;
+        if !has_room || !self.streams.add(bytes) {
+            self.streams = StreamArrivals::default();
+            self.is_given_up = true;
+            return None;
+        }
         self.arrived += bytes.len() as u64;
         Some(self.arrived)
     }
@@ -259,15 +275,16 @@ impl OrderArrivals {
         self.is_given_up
     }
 
-    /// What the server has not taken yet.
-    pub fn take(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.waiting)
+    /// What this node's processes have not taken yet.
+    pub fn streams(&mut self) -> &mut StreamArrivals {
+        &mut self.streams
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::order::{SERVER_STREAM, StreamMerger};
 
     fn record(number: u64) -> RecordId {
         RecordId(NonZeroU64::new(number).unwrap())
@@ -307,9 +324,15 @@ mod tests {
         );
         assert!(transfer.on_receipt(at(0), 2));
         assert!(!transfer.on_receipt(at(0), 2));
+        assert_eq!(transfer.poll_confirmed(), b"ab");
         transfer.link_down(at(0));
         assert_eq!(transfer.link_up(at(0), position(3)), Ok(record(1)));
         assert_eq!(transfer.poll_part(), Some(b"def".to_vec()));
+        assert_eq!(
+            transfer.poll_confirmed(),
+            b"c",
+            "the backup has it, by its position"
+        );
         transfer.link_down(at(0));
         assert_eq!(
             transfer.link_up(at(0), position(2)),
@@ -421,11 +444,21 @@ mod tests {
         assert_eq!(transfer.link_up(at(0), position(0)), Err(LinkRefusal::Ended));
 
         let mut arrivals = OrderArrivals::default();
-        assert_eq!(arrivals.add(b"ab"), Some(2));
-        assert_eq!(arrivals.take(), b"ab");
-        assert_eq!(arrivals.add(&vec![0; KEPT_MAX]), Some(KEPT_MAX as u64 + 2));
-        assert_eq!(arrivals.add(b"a"), None);
-        assert_eq!(arrivals.add(b"a"), None, "the record has a gap from here on");
-        assert!(arrivals.is_given_up() && arrivals.take().is_empty());
+        let mut merger = StreamMerger::default();
+        let first = merger.add(SERVER_STREAM, b"ab");
+        assert_eq!(arrivals.add(&first), Some(first.len() as u64));
+        assert_eq!(arrivals.streams().take(SERVER_STREAM), b"ab");
+        assert!(
+            arrivals
+                .add(&merger.add(SERVER_STREAM, &vec![0; KEPT_MAX - 10]))
+                .is_some()
+        );
+        assert_eq!(arrivals.add(&merger.add(SERVER_STREAM, &[0; 20])), None);
+        assert_eq!(
+            arrivals.add(&merger.add(SERVER_STREAM, b"a")),
+            None,
+            "the record has a gap from here on"
+        );
+        assert!(arrivals.is_given_up() && arrivals.streams().take(SERVER_STREAM).is_empty());
     }
 }

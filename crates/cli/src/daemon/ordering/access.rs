@@ -52,6 +52,12 @@ impl LibraryAccess {
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))
     }
 
+    /// Whether the process at the other end may have a stream for a child. A recorded server's child may run another program.
+    pub fn admits_child(&self, stream: &UnixStream) -> io::Result<bool> {
+        let user = Uid::from_raw(getsockopt(stream, PeerCredentials)?.uid());
+        Ok(user == self.user || user.is_root())
+    }
+
     /// The process at the other end, or why it gets no role.
     pub fn admit(&self, stream: &UnixStream) -> io::Result<Result<i32, AccessRefusal>> {
         let peer = getsockopt(stream, PeerCredentials)?;
@@ -86,11 +92,14 @@ mod tests {
         let program = file_of(pid).expect("this test runs");
         let admit = |access: LibraryAccess| access.admit(&stream).expect("credentials");
         assert_eq!(admit(access(own, None)), Ok(pid));
+        let other = access(own, Some("/usr/bin/other".into()));
+        assert!(other.admits_child(&stream).expect("credentials"));
         assert_eq!(admit(access(own, Some(program.clone()))), Ok(pid));
         let other = Some("/usr/bin/other".into());
         assert_eq!(admit(access(own, other)), Err(AccessRefusal::Program(program)));
         if !own.is_root() {
             let stranger = access(Uid::from_raw(own.as_raw() + 1), None);
+            assert!(!stranger.admits_child(&stream).expect("credentials"));
             assert_eq!(admit(stranger), Err(AccessRefusal::User(own)));
         }
     }

@@ -5,6 +5,9 @@ use std::os::unix::net::UnixStream;
 
 use proto::order::frames::{HEAD, frame, payload_len};
 
+/// Largest payload of a frame from a library that has a role: what the library has recorded since its last frame.
+pub const PAYLOAD_MAX: usize = 64 << 20;
+
 /// Sends a frame to the library.
 pub fn send(mut stream: &UnixStream, kind: u8, payload: &[u8]) -> io::Result<()> {
     stream.write_all(&frame(kind, payload))

@@ -1,11 +1,11 @@
 //! Frames of the link for a record between the agents ([`crate::daemon::sealed`]).
 
 /// Marks a link of this version.
-pub const MAGIC: [u8; 4] = *b"SFO2";
+pub const MAGIC: [u8; 4] = *b"SFO3";
 /// The backup's first frame: the record that its server follows (8 bytes, 0: none yet), how much of it has arrived (8 bytes), then the VIP
 /// as text.
 pub const HAVE: u8 = 1;
-/// Bytes of the record.
+/// Bytes of the record: a piece of the sequence of all streams.
 pub const PART: u8 = 2;
 /// The backup has this many bytes (8 bytes).
 pub const RECEIPT: u8 = 3;

@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linux::clock;
-use proto::order::OnDivergence;
 use proto::order::frames::{
-    ALONE, COUNTS, END, HELLO, PART, REFUSED, ROLE_NONE, ROLE_PLAY, ROLE_RECORD, VERSION,
+    ALONE, CHILD, END, HELLO, PART, REFUSED, ROLE_NONE, ROLE_PLAY, ROLE_RECORD, VERSION,
 };
+use proto::order::{OnDivergence, SERVER_STREAM};
 
 use super::access::{AccessRefusal, LibraryAccess};
-use super::frames::{receive, send};
+use super::children;
+use super::counts::hear_counts;
+use super::frames::{PAYLOAD_MAX, receive, send};
 use super::state::{LibraryPart, OrderedService};
 
 /// How long a server waits for its role. Shorter than the library's time limit.
@@ -26,10 +28,8 @@ const PREDECESSOR_MAX: Duration = Duration::from_secs(1);
 const ROLE_POLL: Duration = Duration::from_millis(20);
 /// Bytes of the record in one frame to the library.
 const PART_MAX: usize = 64 << 10;
-/// Largest payload of a frame from a library that has a role: what the library has recorded since its last frame.
-const PAYLOAD_MAX: usize = 64 << 20;
 /// Largest payload of a library's first frame.
-const FIRST_MAX: usize = 16;
+const FIRST_MAX: usize = 32;
 
 /// Starts the thread that serves the library.
 pub(super) fn serve(path: &Path, access: LibraryAccess, service: &Arc<OrderedService>) -> anyhow::Result<()> {
@@ -65,6 +65,9 @@ fn attend(service: &OrderedService, access: &LibraryAccess, stream: &UnixStream)
     let greeted = stream.set_read_timeout(Some(ROLE_MAX));
     let served = match greeted.and_then(|()| receive(stream, FIRST_MAX)) {
         Ok((HELLO, version)) if version == [VERSION] => admit(service, access, stream),
+        Ok((CHILD, payload)) if payload.first() == Some(&VERSION) => {
+            children::serve(service, access, stream, &payload[1..])
+        }
         Ok(_) => Err(io::Error::other(
             "the library speaks another version of the protocol",
         )),
@@ -131,7 +134,7 @@ fn serve_role(service: &OrderedService, process: i32, stream: &UnixStream) -> io
         let policy = u8::from(service.on_divergence == OnDivergence::TrustLog);
         send(stream, ROLE_PLAY, &[policy]).and_then(|()| {
             std::thread::scope(|scope| {
-                scope.spawn(|| hear_counts(service, stream));
+                scope.spawn(|| hear_counts(service, stream, || {}));
                 play(service, stream)
             })
         })
@@ -172,10 +175,7 @@ fn take_parts(service: &OrderedService, stream: &UnixStream) -> io::Result<()> {
     loop {
         match receive(stream, PAYLOAD_MAX)? {
             (PART, bytes) => {
-                let mut state = service.state();
-                let now = clock::now();
-                state.transfer.add(now, &bytes);
-                state.send_parts(now);
+                service.state().add_part(clock::now(), SERVER_STREAM, &bytes);
             }
             (REFUSED, reason) => {
                 let mut state = service.state();
@@ -195,7 +195,7 @@ fn play(service: &OrderedService, stream: &UnixStream) -> io::Result<()> {
     while has_more {
         let mut bytes = Vec::new();
         let mut state = service.wait(Duration::from_secs(1), |state| {
-            bytes = state.arrivals.take();
+            bytes = state.arrivals.streams().take(SERVER_STREAM);
             !bytes.is_empty() || state.has_ended()
         });
         has_more = !bytes.is_empty() || !state.has_ended();
@@ -214,24 +214,4 @@ fn play(service: &OrderedService, stream: &UnixStream) -> io::Result<()> {
         }
     }
     send(stream, END, &[])
-}
-
-fn hear_counts(service: &OrderedService, stream: &UnixStream) {
-    while let Ok((kind, payload)) = receive(stream, PAYLOAD_MAX) {
-        let number = |at: usize| {
-            let bytes = payload.get(at..at + 8)?;
-            Some(u64::from_le_bytes(bytes.try_into().ok()?))
-        };
-        if kind == COUNTS
-            && let (Some(played), Some(divergences)) = (number(0), number(8))
-        {
-            let mut state = service.state();
-            (state.played, state.divergences) = (played, divergences);
-            drop(state);
-            if divergences > 0 {
-                let first = String::from_utf8_lossy(&payload[16..]);
-                tracing::warn!(vip = %service.vip, divergences, %first, "the replica's server diverges from the record");
-            }
-        }
-    }
 }

@@ -11,6 +11,8 @@
 //! of `[peer]`.
 
 mod access;
+mod children;
+mod counts;
 mod frames;
 mod inspect;
 mod kinds;

@@ -1,5 +1,6 @@
 //! The record of one service on this node, which its threads share.
 
+use std::collections::BTreeMap;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::num::NonZeroU64;
 use std::os::unix::net::UnixStream;
@@ -9,7 +10,10 @@ use std::time::Duration;
 use proto::Instant;
 use proto::action::ServiceIndex;
 use proto::order::frames::{ALONE, END, RECEIPT};
-use proto::order::{LinkRefusal, OnDivergence, OrderArrivals, OrderTransfer, RecordId, RecordPosition};
+use proto::order::{
+    LinkRefusal, OnDivergence, OrderArrivals, OrderTransfer, RecordId, RecordPosition, SERVER_STREAM,
+    StreamCause, StreamMerger, StreamReceipts,
+};
 use proto::role::Role;
 
 use super::super::sealed::SealedWriter;
@@ -74,6 +78,10 @@ pub(super) struct OrderState {
     pub libraries: u64,
     /// The library of the primary's server.
     pub recorder: Option<UnixStream>,
+    /// The libraries of its children, by their streams.
+    children: BTreeMap<u32, UnixStream>,
+    merger: StreamMerger,
+    receipts: StreamReceipts,
     pub transfer: OrderTransfer,
     link: Option<SealedWriter>,
     /// Counts the links, so that a thread of an earlier link does not end a later one.
@@ -109,6 +117,9 @@ impl OrderedService {
             server: None,
             libraries: 0,
             recorder: None,
+            children: BTreeMap::new(),
+            merger: StreamMerger::default(),
+            receipts: StreamReceipts::default(),
             transfer: OrderTransfer::default(),
             link: None,
             links: 0,
@@ -233,6 +244,8 @@ impl OrderState {
         self.close_inbound();
         self.arrivals = OrderArrivals::default();
         (self.played, self.divergences) = (0, 0);
+        self.children.clear();
+        (self.merger, self.receipts) = (StreamMerger::default(), StreamReceipts::default());
         if part == LibraryPart::Records {
             self.end_link(linux::clock::now());
             let number = linux::process::random_seed() as u64;
@@ -246,7 +259,9 @@ impl OrderState {
 
     /// The record is complete, because its server is not recorded any more.
     pub fn end_record(&mut self, now: Instant, reason: String) {
+        self.tell_children(END, &[]);
         self.recorder = None;
+        self.children.clear();
         self.transfer.end();
         self.part = LibraryPart::Finished;
         self.reason = reason;
@@ -302,7 +317,8 @@ impl OrderState {
             old.close();
         }
         self.links += 1;
-        self.tell_receipt(position.have);
+        self.confirm();
+        self.tell_all_receipts();
         self.send_parts(now);
         Ok(self.links)
     }
@@ -343,20 +359,83 @@ impl OrderState {
 
     pub fn on_receipt(&mut self, now: Instant, arrived: u64) {
         if self.transfer.on_receipt(now, arrived) {
-            self.tell_receipt(arrived);
+            for (stream, arrived) in self.confirm() {
+                self.tell(stream, RECEIPT, &arrived.to_le_bytes());
+            }
         }
     }
 
-    fn tell_receipt(&mut self, arrived: u64) {
-        self.tell_library(RECEIPT, &arrived.to_le_bytes());
+    /// The streams of which the backup has more, with the length that it has.
+    fn confirm(&mut self) -> BTreeMap<u32, u64> {
+        self.receipts.confirm(&self.transfer.poll_confirmed())
     }
 
-    fn tell_library(&mut self, kind: u8, payload: &[u8]) {
-        if let Some(library) = &self.recorder
+    /// Tells each library how much of its stream the backup has. So its writes wait again.
+    fn tell_all_receipts(&self) {
+        let streams = self.children.keys().copied().chain([SERVER_STREAM]);
+        for stream in streams {
+            self.tell(stream, RECEIPT, &self.receipts.arrived(stream).to_le_bytes());
+        }
+    }
+
+    fn tell(&self, stream: u32, kind: u8, payload: &[u8]) {
+        let library = match stream {
+            SERVER_STREAM => self.recorder.as_ref(),
+            child => self.children.get(&child),
+        };
+        if let Some(library) = library
             && let Err(error) = frames::send(library, kind, payload)
         {
-            tracing::warn!(%error, "the recorded server does not take receipts");
+            tracing::debug!(%error, stream, "a recorded process does not take receipts");
         }
+    }
+
+    fn tell_children(&self, kind: u8, payload: &[u8]) {
+        self.children
+            .keys()
+            .for_each(|&stream| self.tell(stream, kind, payload));
+    }
+
+    fn tell_everyone(&self, kind: u8, payload: &[u8]) {
+        self.tell(SERVER_STREAM, kind, payload);
+        self.tell_children(kind, payload);
+    }
+
+    /// The library of a child that is about to be forked records this stream. Returns false if the child gets no record.
+    pub fn begin_child(&mut self, stream: u32, cause: StreamCause, library: UnixStream) -> bool {
+        let begins = self.recorder.is_some() && self.merger.open(stream, cause);
+        if begins {
+            self.children.insert(stream, library);
+            if !self.transfer.waits() {
+                self.tell(stream, ALONE, &[]);
+            }
+        }
+        begins
+    }
+
+    /// A process has recorded more of its stream.
+    pub fn add_part(&mut self, now: Instant, stream: u32, bytes: &[u8]) {
+        let sequence = self.merger.add(stream, bytes);
+        self.append(now, &sequence);
+    }
+
+    /// A child has ended, or is not recorded any more.
+    pub fn end_child(&mut self, now: Instant, stream: u32) {
+        self.children.remove(&stream);
+        let sequence = self.merger.end(stream);
+        self.append(now, &sequence);
+    }
+
+    fn append(&mut self, now: Instant, sequence: &[u8]) {
+        if !sequence.is_empty() {
+            self.transfer.add(now, sequence);
+            self.send_parts(now);
+        }
+    }
+
+    /// Bytes that a process has recorded.
+    pub fn stream_len(&self, stream: u32) -> u64 {
+        self.merger.len(stream)
     }
 
     /// Ends the wait for receipts if there is no backup, or if the backup does not answer.
@@ -368,7 +447,7 @@ impl OrderState {
             }
             self.end_link(now);
             self.times_alone += 1;
-            self.tell_library(ALONE, &[]);
+            self.tell_everyone(ALONE, &[]);
         }
         if self.recorder.is_some() && self.ended.is_none() && plays(self.role) {
             self.stop_recording("this node has become the backup".to_owned());
@@ -378,6 +457,6 @@ impl OrderState {
     /// Tells the library to record no more. The library confirms it.
     pub fn stop_recording(&mut self, reason: String) {
         self.ended = Some(reason);
-        self.tell_library(END, &[]);
+        self.tell_everyone(END, &[]);
     }
 }

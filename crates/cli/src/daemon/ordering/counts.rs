@@ -1,0 +1,33 @@
+//! The counts that a process which plays a record back reports.
+
+use std::os::unix::net::UnixStream;
+
+use proto::order::frames::COUNTS;
+
+use super::frames::{PAYLOAD_MAX, receive};
+use super::state::OrderedService;
+
+/// Takes the counts of a process that plays its stream back, until it ends. Then calls `at_end`.
+pub(super) fn hear_counts(service: &OrderedService, stream: &UnixStream, at_end: impl FnOnce()) {
+    let mut last = (0, 0);
+    while let Ok((kind, payload)) = receive(stream, PAYLOAD_MAX) {
+        let number = |at: usize| {
+            let bytes = payload.get(at..at + 8)?;
+            Some(u64::from_le_bytes(bytes.try_into().ok()?))
+        };
+        if kind == COUNTS
+            && let (Some(played), Some(divergences)) = (number(0), number(8))
+        {
+            let mut state = service.state();
+            state.played += played.saturating_sub(last.0);
+            state.divergences += divergences.saturating_sub(last.1);
+            drop(state);
+            last = (played, divergences);
+            if divergences > 0 {
+                let first = String::from_utf8_lossy(&payload[16..]);
+                tracing::warn!(vip = %service.vip, divergences, %first, "the replica's server diverges from the record");
+            }
+        }
+    }
+    at_end();
+}
