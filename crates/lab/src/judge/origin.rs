@@ -11,7 +11,8 @@
 //! same acknowledgement number and timestamp as the other node's segment. Its window exceeds the other node's window by at most one unit of
 //! the window field.
 //!
-//! A connection's annex is known by its Ethernet address in the capture of the wire. After a connection has moved there, the wire wakes the
+//! A connection's annex is known by its Ethernet address in the capture of the wire, or of a primary that carries the connection, and may send
+//! its segments to a new wire. After a connection has moved there, the wire wakes the
 //! client with an empty segment. This segment must say nothing that the annex has not said.
 
 use std::collections::{HashMap, VecDeque};
@@ -33,6 +34,8 @@ pub struct OriginTracker {
     incoming: [Vec<UnderWay>; 2],
     /// For each node: segments of each origin that this node has sent on, and that the router has not seen yet.
     released: [Vec<UnderWay>; 2],
+    /// For each node: segments of each annex that this node carries: it has sent them to the other node.
+    carried: [Vec<UnderWay>; 2],
     /// For each node: its own segments that it has sent to the other node.
     lent: [UnderWay; 2],
     /// For each node: its own segments that came back from the other node and that it has sent on, and that the router has not seen yet.
@@ -91,6 +94,7 @@ impl OriginTracker {
         Self {
             incoming: [of_each(), of_each()],
             released: [of_each(), of_each()],
+            carried: [of_each(), of_each()],
             macs,
             may_slow: expected.may_slow,
             lent: Default::default(),
@@ -111,11 +115,19 @@ impl OriginTracker {
                 match sender {
                     None => {}
                     Some(origin) if origin != here => {
-                        self.incoming[here][origin].add(packet, Identity::of(packet));
+                        let mut carried = self.carried[other].iter_mut();
+                        let carried = carried.position(|one| origin == other && one.take(packet, false));
+                        self.incoming[here][carried.unwrap_or(origin)].add(packet, Identity::of(packet));
                         self.said[here].add(packet, Identity::of_words(packet));
                     }
                     Some(_) if packet.destination_mac == self.macs[other] => {
-                        self.lent[here].add(packet, Identity::of(packet));
+                        let mut of_annexes = self.incoming[here].iter_mut().skip(2);
+                        let annex = of_annexes.position(|one| one.take(packet, false));
+                        let on_its_way = match annex {
+                            Some(annex) => &mut self.carried[here][annex + 2],
+                            None => &mut self.lent[here],
+                        };
+                        on_its_way.add(packet, Identity::of(packet));
                     }
                     Some(_) => self.send_on(here, packet),
                 }

@@ -67,6 +67,43 @@ fn the_node_that_had_the_connection_must_not_be_heard_any_more() {
     assert_eq!(verdict.violations[0].what, "from node a while annex c spoke");
 }
 
+/// The wire has failed: the primary sends the annex's segments to the router, and to a new wire when there is one.
+#[test]
+fn a_primary_that_carries_is_no_second_voice() {
+    let alone: PacketRoute = &[
+        (Point::NodeA, MAC_ANNEX, MAC_A),
+        (Point::NodeA, MAC_A, MAC_ROUTER),
+        (Point::Router, MAC_A, MAC_ROUTER),
+        (Point::Client, [0; 6], [0; 6]),
+    ];
+    let with_a_wire: PacketRoute = &[
+        (Point::NodeA, MAC_ANNEX, MAC_A),
+        (Point::NodeA, MAC_A, MAC_B),
+        (Point::NodeB, MAC_A, MAC_B),
+        (Point::NodeB, MAC_B, MAC_ROUTER),
+        (Point::Router, MAC_B, MAC_ROUTER),
+        (Point::Client, [0; 6], [0; 6]),
+    ];
+    for route in [alone, with_a_wire] {
+        let (mut run, moved_ns) = moved();
+        let said = Say {
+            at: 6,
+            data: b"ful",
+            ack: 5,
+            ..SAY
+        };
+        run.say(true, route, said);
+        let verdict = run.judge(&expected(&run, &[moved_ns]));
+        let is_second = |broken: &&Finding| broken.rule == JudgeRule::OneVoice;
+        assert_eq!(verdict.violations.iter().find(is_second), None);
+        // Without the annex's frame, the segment is the primary's own.
+        let (mut run, moved_ns) = moved();
+        run.say(true, &route[1..], said);
+        let verdict = run.judge(&expected(&run, &[moved_ns]));
+        assert!(verdict.violations.iter().any(|broken| is_second(&broken)));
+    }
+}
+
 #[test]
 fn an_annex_must_not_speak_past_the_wire() {
     let (mut run, moved_ns) = moved();
