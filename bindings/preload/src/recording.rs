@@ -229,8 +229,11 @@ impl RecordingServer {
                 address,
                 listener: fd,
             });
-            // The round goes on as on a replica, which has no such connection.
+            // The round goes on as on a replica, which has no such connection. A server whose listener blocks does not expect EAGAIN.
             accepted = if system::is_readable(fd) {
+                system::accept(fd, flags)
+            } else if system::is_blocking(fd) {
+                self.settle();
                 system::accept(fd, flags)
             } else {
                 Err(libc::EAGAIN)
