@@ -340,8 +340,11 @@ static __noinline int take_reversed(struct __sk_buff *skb, struct parsed *packet
 static __noinline int carry_annexed(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	__u8 *mac = annex_of(packet, state);
 	_Bool has_wire = gate_now(state) == GATE_PRIMARY;
-	if (!mac)
+	__u8 destination[6];
+	if (!mac || load(skb, 0, destination, sizeof(destination)))
 		return TC_ACT_SHOT;
+	if (!same_mac(destination, state->own_mac))
+		return TC_ACT_SHOT; /* a switch that has lost the annex floods what the wire sends to it */
 	if (comes_from(skb, mac) != (packet->direction == DIRECTION_OUT))
 		return dropped(packet->service, REASON_FOREIGN_VOICE);
 	if (packet->direction == DIRECTION_IN) {
