@@ -175,35 +175,27 @@ unsafe fn spawn(
     unsafe { function(child, program, actions, attributes, arguments, environment) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn(
-    child: *mut libc::pid_t,
-    program: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    arguments: *const *mut c_char,
-    environment: *const *mut c_char,
-) -> c_int {
-    static NEXT: NextFunction = NextFunction::new(c"posix_spawn");
-    let how = (actions, attributes);
-    // SAFETY: the caller's contract.
-    unsafe { spawn(&NEXT, child, program, how, arguments, environment) }
+/// Defines the C library's function `$name`, which starts a program.
+macro_rules! spawning {
+    ($name:ident, $symbol:literal) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            child: *mut libc::pid_t,
+            program: *const c_char,
+            actions: *const c_void,
+            attributes: *const c_void,
+            arguments: *const *mut c_char,
+            environment: *const *mut c_char,
+        ) -> c_int {
+            static NEXT: NextFunction = NextFunction::new($symbol);
+            let how = (actions, attributes);
+            // SAFETY: the caller's contract.
+            unsafe { spawn(&NEXT, child, program, how, arguments, environment) }
+        }
+    };
 }
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawnp(
-    child: *mut libc::pid_t,
-    program: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    arguments: *const *mut c_char,
-    environment: *const *mut c_char,
-) -> c_int {
-    static NEXT: NextFunction = NextFunction::new(c"posix_spawnp");
-    let how = (actions, attributes);
-    // SAFETY: the caller's contract.
-    unsafe { spawn(&NEXT, child, program, how, arguments, environment) }
-}
+spawning!(posix_spawn, c"posix_spawn");
+spawning!(posix_spawnp, c"posix_spawnp");
 
 /// Copies a descriptor by `copy`, to `to` or to a free number. A child without a stream that does so with an ordered socket is about to use
 /// it, or gives it to the program that it starts.

@@ -24,7 +24,7 @@ impl Service {
 
     /// A node can take connections from now on, or not any more.
     pub(super) fn on_annex(&mut self, now: Instant, node: ServingNode, is_up: bool) {
-        if let (ServingNode::Annex(annex), false) = (node, self.role() == Role::Backup) {
+        if let Some(annex) = self.carriable(node) {
             if !is_up {
                 self.carried.on_down(now, annex);
             }
@@ -95,6 +95,11 @@ impl Service {
             self.leave_annex(client);
             self.incoming.on_decided(*client);
         }
+    }
+
+    /// The annex, if `node` is one and this node is no wire: then it can only carry the annex's connections.
+    fn carriable(&self, node: ServingNode) -> Option<AnnexId> {
+        node.annex().filter(|_| self.role() != Role::Backup)
     }
 
     /// Whether the offered connection of `client` can begin to move to `annex`.
@@ -324,7 +329,7 @@ impl Service {
         node: ServingNode,
         reason: String,
     ) {
-        if let (ServingNode::Annex(annex), false) = (node, self.role() == Role::Backup) {
+        if let Some(annex) = self.carriable(node) {
             let lost = self.carried.lose(client, annex);
             self.guide(lost);
         } else if self.annexes.is_moving_to(&client, node) {

@@ -70,7 +70,11 @@ fn record(service: &OrderedService, stream: &UnixStream, child: u32, cause: Stre
         }
         match received {
             Ok((PART, bytes)) => state.add_part(clock::now(), child, &bytes),
-            Ok((RESUME, _)) => send(stream, RESUMED, &state.stream_len(child).to_le_bytes())?,
+            Ok((RESUME, _)) => {
+                let len = state.stream_len(child).to_le_bytes();
+                drop(state); // the child may not take it at once
+                send(stream, RESUMED, &len)?;
+            }
             Ok((REFUSED, reason)) => {
                 let reason = String::from_utf8_lossy(&reason);
                 tracing::warn!(vip = %service.vip, %reason, "the order of a server's child is not recorded any more");
