@@ -86,6 +86,8 @@ pub(super) struct StagedConnection {
     address: SocketAddr,
     stage: ReplyStage,
     application: Option<TcpStream>,
+    /// The connection to the application has brought a reply.
+    has_replied: bool,
     /// The application has been given a part of the present request.
     is_asking: bool,
     to_client: UnsentBytes,
@@ -132,6 +134,7 @@ impl StagedConnection {
             address,
             stage,
             application: None,
+            has_replied: false,
             is_asking: false,
             to_client: UnsentBytes::default(),
             to_application: UnsentBytes::default(),
@@ -184,6 +187,8 @@ impl StagedConnection {
                     if matches!(point, StagedPoint::Executing | StagedPoint::Reply { .. }) {
                         self.is_asking = false;
                     }
+                    self.has_replied |=
+                        matches!(point, StagedPoint::Reply { .. }) && self.application.is_some();
                     if let Some(ending) = self.export(point, true).await {
                         return Some(ending);
                     }
@@ -283,7 +288,14 @@ impl StagedConnection {
         self.on_application_end(false);
     }
 
-    /// The connection to the application has ended.
+    /// The application has ended its connection.
+    fn on_connection_end(&mut self, is_orderly: bool) {
+        if !(self.has_replied && self.stage.ask_again()) {
+            self.on_application_end(is_orderly);
+        }
+    }
+
+    /// There is no connection to the application any more.
     fn on_application_end(&mut self, is_orderly: bool) {
         self.drop_application();
         if self.stage.on_application_end(is_orderly) {
@@ -305,6 +317,7 @@ impl StagedConnection {
         if let Some(application) = self.application.take() {
             reset(&application);
         }
+        self.has_replied = false;
         self.to_application = UnsentBytes::default();
     }
 
@@ -427,10 +440,10 @@ impl StagedConnection {
         };
         let mut bytes = Vec::with_capacity(READ_MAX);
         match application.try_read_buf(&mut bytes) {
-            Ok(0) => self.on_application_end(true),
+            Ok(0) => self.on_connection_end(true),
             Ok(_) => self.stage.on_application(&bytes),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => self.on_application_end(false),
+            Err(_) => self.on_connection_end(false),
         }
     }
 

@@ -143,6 +143,34 @@ fn requests_share_a_connection_to_the_application() {
 }
 
 #[test]
+fn a_request_is_sent_again_if_the_application_closes_the_connection_that_it_came_on() {
+    const REPLY: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+    let testbed = StageTestbed::new("");
+    let mut client = testbed.client();
+    client.write_all(b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut application = BufReader::new(testbed.accept());
+    head(&mut application);
+    application.get_mut().write_all(REPLY).unwrap();
+    let mut replies = BufReader::new(client.try_clone().unwrap());
+    head(&mut replies);
+
+    client.write_all(b"GET /2 HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    assert!(
+        application.get_mut().peek(&mut [0]).is_ok(),
+        "the request comes on it"
+    );
+    drop(application); // with a request that it has not read: a RST
+    let mut application = BufReader::new(testbed.accept());
+    let again = head(&mut application);
+    assert!(
+        again.starts_with("GET /2 ") && again.contains("Steadfast-Reexecuted"),
+        "{again}"
+    );
+    application.get_mut().write_all(REPLY).unwrap();
+    assert!(head(&mut replies).contains("200 OK"));
+}
+
+#[test]
 fn a_long_reply_streams() {
     let testbed = StageTestbed::new("reply_kb = 64\n");
     let mut client = testbed.client();

@@ -220,6 +220,20 @@ impl ReplyStage {
         }
     }
 
+    /// The application has ended a connection on which it had answered earlier requests. It may have closed the connection before it saw the
+    /// present request (RFC 9112 §9.5), so a request that may be repeated is sent again, if nothing of its reply has come. Returns whether it
+    /// is. Otherwise, call [`on_application_end`](Self::on_application_end).
+    pub fn ask_again(&mut self) -> bool {
+        let exchange = self.exchange.as_ref().filter(|exchange| !exchange.has_reply());
+        let Some(request) = exchange.and_then(|exchange| exchange.request.as_deref()) else {
+            return false;
+        };
+        let request = marked(request);
+        self.act(StageAction::DropApplication);
+        self.act(StageAction::ToApplication(request));
+        true
+    }
+
     /// The application has ended its stream, or its connection has failed (`is_orderly` is false), or there is none. Returns whether a request
     /// has lost its reply. Call this only while [`wants_application`](Self::wants_application).
     pub fn on_application_end(&mut self, is_orderly: bool) -> bool {

@@ -170,6 +170,11 @@ impl StagedExchange {
         self.reply.as_mut()
     }
 
+    /// Whether the application has begun to reply, now or on the node that failed.
+    pub fn has_reply(&self) -> bool {
+        self.told.is_some() || self.reply.is_some() || !self.begun.is_empty()
+    }
+
     /// Whether bytes of the reply have left.
     pub fn has_left(&self) -> bool {
         self.told.is_some() || self.reply.as_ref().is_some_and(|reply| reply.streams)

@@ -483,6 +483,29 @@ fn an_application_that_dies_in_its_reply_leaves_a_refusal() {
 }
 
 #[test]
+fn a_request_that_met_the_end_of_a_used_connection_is_sent_again_if_it_may_be() {
+    let put = "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nab";
+    for request in [GET, put] {
+        let mut stage = stage();
+        stage.on_client(request.as_bytes());
+        actions(&mut stage);
+        assert!(stage.ask_again());
+        let again = StageAction::ToApplication(super::super::staged::marked(request.as_bytes()));
+        assert_eq!(actions(&mut stage), [StageAction::DropApplication, again]);
+        stage.on_application(b"HTTP/1.1 200");
+        assert!(!stage.ask_again(), "a reply has begun");
+        assert!(stage.on_application_end(true));
+    }
+    let mut stage = stage();
+    stage.on_client(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
+    actions(&mut stage);
+    stage.on_exported();
+    actions(&mut stage);
+    assert!(!stage.ask_again(), "it may have been executed");
+    assert_eq!(actions(&mut stage), []);
+}
+
+#[test]
 fn a_reply_until_close_is_whole_when_the_application_ends() {
     let mut stage = stage();
     stage.on_client(GET.as_bytes());
