@@ -267,12 +267,16 @@ pub unsafe extern "C" fn epoll_wait(
     size_or_error(outcome) as c_int
 }
 
-/// Whether the record has a clock. Others count a thread's or a process's time, or are the coarse ones, which allocators read for
-/// work of their own.
+/// Whether the record has a clock. Others count a thread's or a process's time.
 fn is_recorded(clock: c_int) -> bool {
     matches!(
         clock,
-        libc::CLOCK_REALTIME | libc::CLOCK_MONOTONIC | libc::CLOCK_MONOTONIC_RAW | libc::CLOCK_BOOTTIME
+        libc::CLOCK_REALTIME
+            | libc::CLOCK_MONOTONIC
+            | libc::CLOCK_MONOTONIC_RAW
+            | libc::CLOCK_BOOTTIME
+            | libc::CLOCK_REALTIME_COARSE
+            | libc::CLOCK_MONOTONIC_COARSE
     )
 }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_short};
 use std::path::Path;
 
-use proto::order::{CLOCKS, OrderEvent, OrderRecorder, Outcome, SERVER_STREAM};
+use proto::order::{CLOCKS, COARSE_CLOCKS, OrderEvent, OrderRecorder, Outcome, SERVER_STREAM, Source};
 
 use crate::files::FilePart;
 use crate::forked;
@@ -332,7 +332,7 @@ impl RecordingServer {
     /// The value of a clock. `now` reads it.
     pub fn clock(&mut self, clock: u8, now: impl FnOnce() -> u64) -> u64 {
         let last = self.clocks[usize::from(clock)];
-        if self.round.is_now && last != 0 {
+        if (self.round.is_now || COARSE_CLOCKS.contains(&clock)) && last != 0 {
             return last;
         }
         let nanos = now();
@@ -392,7 +392,7 @@ impl RecordingServer {
                 Ok(count) => count,
                 Err(error) => {
                     self.begin_round(false, system::nanos(libc::CLOCK_MONOTONIC));
-                    self.record(&OrderEvent::Ready(Err(error)));
+                    self.record_ready(Err(error));
                     return Err(error);
                 }
             };
@@ -452,7 +452,7 @@ impl RecordingServer {
             let source = sockets.source_of(fd).filter(|_| ready != 0);
             let sources = source.map(|source| (source, u32::from(ready.cast_unsigned())));
             let outcome = polled.map(|_| sources.into_iter().collect());
-            self.record(&OrderEvent::Ready(outcome));
+            self.record_ready(outcome);
             return polled.map(|_| ready);
         }
     }
@@ -512,8 +512,20 @@ impl RecordingServer {
         if is_local {
             return kept + sockets.add_waiting(&self.local, events, kept);
         }
-        self.record(&OrderEvent::Ready(Ok(ordered)));
+        self.record_ready(Ok(ordered));
         kept
+    }
+
+    /// Records that the server has waited. The coarse clocks that it reads have moved on.
+    fn record_ready(&mut self, outcome: Outcome<Vec<(Source, u32)>>) {
+        for clock in COARSE_CLOCKS {
+            let last = &mut self.clocks[usize::from(clock)];
+            let nanos = system::nanos(clock.into());
+            if *last != 0 && std::mem::replace(last, nanos) != nanos {
+                self.record(&OrderEvent::Clock { clock, nanos });
+            }
+        }
+        self.record(&OrderEvent::Ready(outcome));
     }
 
     fn begin_round(&mut self, is_local: bool, now: u64) {

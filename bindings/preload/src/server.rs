@@ -21,8 +21,9 @@ pub const CLOCK_GETTIMEOFDAY: u8 = 14;
 pub const CLOCK_TIME: u8 = 15;
 
 /// Clocks that count from the start of a machine, which differs between the two nodes.
-const SINCE_BOOT: [c_int; 3] = [
+const SINCE_BOOT: [c_int; 4] = [
     libc::CLOCK_MONOTONIC,
+    libc::CLOCK_MONOTONIC_COARSE,
     libc::CLOCK_MONOTONIC_RAW,
     libc::CLOCK_BOOTTIME,
 ];

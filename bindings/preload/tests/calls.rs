@@ -12,7 +12,7 @@ mod python;
 
 use python::PythonServer;
 
-/// Replies with parts of a file, with the number of bytes that wait, and with random numbers.
+/// Replies with parts of a file, with the number of bytes that wait, with random numbers, and with values of a coarse clock.
 const SERVER: &str = "
 import ctypes, fcntl, os, select, socket, sys, termios, time
 listener = socket.create_server(('127.0.0.1', int(sys.argv[1])))
@@ -23,12 +23,15 @@ assert connection.recv(3) == head
 os.sendfile(connection.fileno(), file, 1, 3)
 os.sendfile(connection.fileno(), file, None, 2)
 os.sendfile(connection.fileno(), file, None, 2)
+coarse = lambda: time.clock_gettime_ns(6) // 1000
+clocks = [coarse(), coarse()]
 select.select([connection], [], [])
 time.sleep(0.1)
 waiting = fcntl.ioctl(connection, termios.FIONREAD, b'....')
 number = ctypes.CDLL(None).arc4random()
 error = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-connection.sendall(f'{int.from_bytes(waiting, sys.byteorder)} {number} {error}'.encode())
+clocks += [coarse()]
+connection.sendall(f'{int.from_bytes(waiting, sys.byteorder)} {number} {error} {clocks}'.encode())
 while connection.recv(4, socket.MSG_TRUNC):
     connection.sendall(b'.')
 ";

@@ -49,8 +49,8 @@ impl<K: Kernel> Executor<K> {
     }
 
     /// Carries out a step of a connection's move from one node to another, of which this node is the wire.
-    fn move_elsewhere(&mut self, kernel: &mut K, core: &mut Core, service: ServiceIndex, step: &AnnexStep) {
-        match *step {
+    fn move_elsewhere(&mut self, kernel: &mut K, core: &mut Core, service: ServiceIndex, step: AnnexStep) {
+        match step {
             AnnexStep::RestoreAt { connection, node } => {
                 self.unfinished
                     .restore_at(kernel, core, (service, connection), node);
@@ -61,6 +61,8 @@ impl<K: Kernel> Executor<K> {
             }
             AnnexStep::Guide { client, node } => kernel.guide(service, client, node),
             AnnexStep::DropAt { client, node } => self.unfinished.drop_at(kernel, service, client, node),
+            AnnexStep::Ask { annex, clients } => kernel.ask_annex(service, annex, clients),
+            AnnexStep::Receipt { annex, receipt } => kernel.answer_part(service, annex, receipt),
         }
     }
 
@@ -118,7 +120,7 @@ impl<K: Kernel> Executor<K> {
             ServiceAction::HandOver { connection } => {
                 self.unfinished.hand_over(kernel, core, key(connection))
             }
-            ServiceAction::Elsewhere(step) => self.move_elsewhere(kernel, core, service, &step),
+            ServiceAction::Elsewhere(step) => self.move_elsewhere(kernel, core, service, step),
             ServiceAction::AllowSpeech => kernel.allow_speech(service),
             ServiceAction::Transmit(packet) => kernel.transmit(&packet),
             ServiceAction::Ask { clients } => kernel.say(MessageToPeer::Ask { service, clients }),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use proto::Instant;
 use proto::action::StateSyncPhase;
 use proto::action::{Gate, Heartbeat, OperatorReport, ServiceIndex};
-use proto::annex::ServingNode;
+use proto::annex::{AnnexId, ServingNode};
 use proto::census::PageQuery;
 use proto::connection::{Cap, Connection, Endpoint};
 use proto::export::{ExportOutcome, PartReceipt, SnapshotPart};
@@ -230,6 +230,10 @@ pub trait Kernel {
         late: impl Iterator<Item = &'a [u8]>,
     ) -> Result<(), String>;
     fn drop_at(&mut self, service: ServiceIndex, node: ServingNode, client: SocketAddr);
+    /// Asks an annex's kernel for the terms of connections.
+    fn ask_annex(&mut self, service: ServiceIndex, annex: AnnexId, clients: Vec<SocketAddr>);
+    /// Answers an annex's part of a snapshot.
+    fn answer_part(&mut self, service: ServiceIndex, annex: AnnexId, receipt: PartReceipt);
 
     fn open_replica(
         &mut self,

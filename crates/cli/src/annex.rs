@@ -5,9 +5,12 @@
 //!
 //! An annex that is started again begins anew. The wire has taken over what it had.
 
+mod status;
+
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
@@ -19,12 +22,16 @@ use linux::raw::RawSender;
 use linux::repair::Pool;
 use linux::wire::{self, Deaths, Wire, WireOptions, WireService};
 use proto::action::{Gate, ServiceIndex};
+use proto::export::{ExportOutcome, Exports};
+use proto::follower::RestartPolicy;
 use proto::restart::http::Volatile;
 
 use crate::config::{AnnexFile, AnnexService};
-use crate::daemon::annex::host::{self, AnnexCall, HostedConnections};
+use crate::control::{Call, ControlServer, ExportRequest};
+use crate::daemon::annex::host::{self, AnnexCall, HostPlace, HostedConnections};
 use crate::daemon::annex::message::{AnnexReply, AnnexRequest, Having, WakeAgent, WireHello};
 use crate::daemon::relay::{RelayService, RelayedConnections};
+use crate::daemon::snapshots::{self, SnapshotPlace, SnapshotService, WaitingExports};
 use crate::keepers::Keepers;
 use crate::wakeup::Wakeup;
 
@@ -34,8 +41,61 @@ const LOOK: Duration = Duration::from_millis(100);
 const TIDY_EVERY: Duration = Duration::from_secs(5);
 /// Time that the wires have to take back all connections when the annex stops.
 const STOP_MAX: Duration = Duration::from_secs(5);
+/// If the link of a primary that carries connections ends, its next agent has this time to begin another one, before a wire that does not know of
+/// the connections may end them.
+const RETURN_MAX: Duration = Duration::from_secs(10);
 /// Sockets kept ready, per service.
 const POOL: usize = 64;
+/// A file in the state directory of an annex, which shows what kind of daemon the directory belongs to.
+const MARK: &str = "annex";
+
+/// Whether the daemon with this state directory is an annex.
+pub fn is_annex(state_dir: &Path) -> bool {
+    state_dir.join(MARK).is_file()
+}
+
+/// The services for which the annex with this state directory has set up a network.
+fn services_in(state_dir: &Path) -> Vec<String> {
+    if !is_annex(state_dir) {
+        return Vec::new();
+    }
+    let entries = std::fs::read_dir(state_dir).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names
+        .filter(|name| network::journal(&state_dir.join(name)).exists())
+        .collect()
+}
+
+/// The names of the guards of the annex with this state directory.
+pub fn guards(name: &str, state_dir: &Path) -> Vec<String> {
+    let services = services_in(state_dir);
+    services.iter().map(|service| guard(name, service)).collect()
+}
+
+/// Removes what only an annex leaves: the networks of its services, and its mark. The caller holds the lock, and removes the rest.
+///
+/// # Errors
+/// The step that failed.
+pub fn leave_nothing(name: &str, state_dir: &Path) -> anyhow::Result<()> {
+    for service in services_in(state_dir) {
+        let journal = network::journal(&state_dir.join(&service));
+        let plan = network::begun(&journal)?;
+        network::undo(&journal).with_context(|| format!("restoring the network of service {service}"))?;
+        for of in plan.iter().flat_map(|plan| &plan.services) {
+            if let Some(interface) = Interface::find(&of.interface)? {
+                wire::detach(interface.index).with_context(|| format!("detaching from {}", of.interface))?;
+            }
+        }
+        network::remove_guard(&guard(name, &service)).context("removing the guard")?;
+        let _ = std::fs::remove_dir(state_dir.join(&service)); // fails if it has files that are not the annex's
+    }
+    match std::fs::remove_file(state_dir.join(MARK)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).context("removing the annex's mark")
+        }
+        _ => Ok(()),
+    }
+}
 
 /// A service, as the annex has it.
 struct HostedService {
@@ -43,6 +103,8 @@ struct HostedService {
     mac: [u8; 6],
     pool: Pool,
     hosted: HostedConnections,
+    /// States that its application has exported.
+    exports: Exports,
     /// The network towards the wire at this address.
     network: Option<(IpAddr, Network)>,
     /// Answers go here.
@@ -51,6 +113,8 @@ struct HostedService {
     link: u64,
     /// Whether this link is there.
     is_linked: bool,
+    /// When the last link ended.
+    unlinked_at: Option<Instant>,
     /// The other end is no wire, but the primary, whose wire has failed.
     is_carried: bool,
     /// The highest epoch that it has obeyed.
@@ -66,8 +130,18 @@ struct AnnexDaemon<'a> {
     relay: RelayedConnections,
     raw: RawSender,
     services: Vec<HostedService>,
+    /// Calls of applications that export their state.
+    waiting: WaitingExports,
     /// It gives back what it has, and keeps nothing for who asks.
     stops: bool,
+}
+
+/// What others want of an annex.
+struct AnnexInbox {
+    /// Wires, over their links.
+    links: Receiver<AnnexCall>,
+    /// Operators and applications.
+    local: Receiver<Call>,
 }
 
 /// Runs the annex until SIGTERM or SIGINT. The caller holds the lock of the state directory. At the end, gives the connections back to their
@@ -85,7 +159,11 @@ pub fn run(file: &AnnexFile) -> anyhow::Result<()> {
     let mut annex = AnnexDaemon::set_up(file)?;
     let listener = TcpListener::bind(file.listen).with_context(|| format!("listening at {}", file.listen))?;
     let wake: WakeAgent = Arc::new(wakeup.waker());
-    let calls = host::serve(listener, file.key.clone(), wake).context("starting a thread")?;
+    let links = host::serve(listener, file.key.clone(), wake).context("starting a thread")?;
+    let (control, asker, local) = ControlServer::open(&file.state_dir, wakeup.waker())?;
+    let calls = AnnexInbox { links, local };
+    let snapshots = snapshots::serve(annex.snapshot_place(), &asker, &annex.waiting)?;
+    std::fs::write(file.state_dir.join(MARK), "").context("marking the state directory")?;
     tracing::info!(annex = file.name, listen = %file.listen, "ready");
     let mut tidied = Instant::now();
     while !stop.load(Ordering::Relaxed) {
@@ -98,7 +176,9 @@ pub fn run(file: &AnnexFile) -> anyhow::Result<()> {
         wakeup.clear();
     }
     annex.give_back(&calls, &wakeup);
+    drop((control, snapshots));
     annex.tear_down()?;
+    std::fs::remove_file(file.state_dir.join(MARK)).context("removing the mark of the state directory")?;
     tracing::info!("stopped; the network is as it was found");
     Ok(())
 }
@@ -109,8 +189,8 @@ fn network_dir(file: &AnnexFile, service: &AnnexService) -> std::path::PathBuf {
 }
 
 /// The name of a service's nftables table.
-fn instance(file: &AnnexFile, service: &AnnexService) -> String {
-    format!("{}-{}", file.name, service.name)
+fn guard(annex: &str, service: &str) -> String {
+    format!("{annex}-{service}")
 }
 
 fn options() -> WireOptions {
@@ -189,10 +269,12 @@ impl<'a> AnnexDaemon<'a> {
                 mac: found.own_mac,
                 pool: Pool::new(service.vip),
                 hosted: HostedConnections::default(),
+                exports: Exports::new(linux::clock::now()),
                 network: None,
                 wire: None,
                 link: 0,
                 is_linked: false,
+                unlinked_at: None,
                 is_carried: false,
                 epoch: 0,
                 take_back: 0,
@@ -213,16 +295,37 @@ impl<'a> AnnexDaemon<'a> {
             relay,
             raw: RawSender::open().context("opening raw sockets")?,
             services: services.collect(),
+            waiting: WaitingExports::default(),
             stops: false,
         })
     }
 
-    fn take_turn(&mut self, calls: &Receiver<AnnexCall>) {
+    /// What its applications may export and import.
+    fn snapshot_place(&self) -> SnapshotPlace<'a> {
+        let services = (0..).zip(&self.file.services);
+        let services = services.filter(|(_, service)| service.policy == RestartPolicy::Snapshot);
+        let services = services.map(|(index, service)| SnapshotService {
+            index,
+            vip: service.vip,
+            application: service.application,
+        });
+        SnapshotPlace {
+            services: services.collect(),
+            socket: &self.file.snapshot_socket,
+            state_dir: &self.file.state_dir,
+        }
+    }
+
+    fn take_turn(&mut self, calls: &AnnexInbox) {
         self.wire.set_agent_seen(linux::clock::now().as_nanos());
-        for call in calls.try_iter() {
+        for call in calls.links.try_iter() {
             self.answer(call);
         }
         self.tell_deaths();
+        for call in calls.local.try_iter() {
+            self.answer_local(call);
+        }
+        self.send_snapshots();
         for service in self
             .services
             .iter_mut()
@@ -230,6 +333,40 @@ impl<'a> AnnexDaemon<'a> {
         {
             if let Err(error) = service.pool.fill(POOL, POOL) {
                 tracing::debug!(%error, "socket pool not filled");
+            }
+        }
+    }
+
+    fn answer_local(&mut self, call: Call) {
+        match call {
+            Call::Annex(reply) => reply.send(self.status()),
+            Call::Export(ExportRequest { service, call }, reply) => {
+                let number = (self.waiting.begin(call.waits, reply), call.waits);
+                let exports = &mut self.services[usize::from(service)].exports;
+                exports.begin(linux::clock::now(), number, call.client, call.place, call.state);
+            }
+            // An annex has relayed connections only. Those that have moved are known.
+            Call::HasMoved(_, reply) => {
+                let _ = reply.send(false); // fails only if the application has gone away
+            }
+            Call::Status(_)
+            | Call::Connections(_)
+            | Call::Restored(_)
+            | Call::Order(..)
+            | Call::Edge(_)
+            | Call::Tunnel(_)
+            | Call::Connect(_)
+            | Call::Accept(_) => {} // the asker is told that there is no answer
+        }
+    }
+
+    /// Sends the wires the parts of snapshots that are due, and tells applications the outcomes.
+    fn send_snapshots(&mut self) {
+        let now = linux::clock::now();
+        for (index, service) in (0..).zip(&mut self.services) {
+            service.send_snapshots(now);
+            while let Some((calls, outcome)) = service.exports.poll_outcome() {
+                self.waiting.finish(index, &calls, &outcome);
             }
         }
     }
@@ -249,15 +386,23 @@ impl<'a> AnnexDaemon<'a> {
             return;
         };
         let Some(request) = request else {
-            service.is_linked &= service.link != link;
+            if service.link == link {
+                (service.is_linked, service.unlinked_at) = (false, Some(Instant::now()));
+            }
             return;
         };
+        if let AnnexRequest::Hello(hello) = &request
+            && let Err(reason) = service.check(hello)
+        {
+            tracing::info!(%reason, %vip, "a link is refused");
+            return; // it gets no answer, and ends
+        }
         let reply = match request {
             AnnexRequest::Hello(hello) => match self.greet(index, hello, (link, &replies)) {
                 Ok(welcome) => Some(welcome),
                 Err(error) => {
                     tracing::error!(error = format!("{error:#}"), %vip, "no connections are taken");
-                    return; // the wire's link gets no answer, and ends
+                    return;
                 }
             },
             _ if link != service.link => return, // its wire is not this node's wire any more
@@ -265,17 +410,34 @@ impl<'a> AnnexDaemon<'a> {
                 service.take_back = number;
                 None
             }
-            AnnexRequest::Drop(client) => {
-                let was_started = service.hosted.forget(&client);
-                if was_started {
+            AnnexRequest::Ask(clients) => match network::sockets::terms(vip, &clients) {
+                Ok(told) => Some(AnnexReply::Told(told.into_iter().map(Into::into).collect())),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot look up connections; the wire asks again");
+                    None
+                }
+            },
+            AnnexRequest::Receipt(receipt) => {
+                service.exports.on_receipt(linux::clock::now(), &receipt);
+                None
+            }
+            request => {
+                if let AnnexRequest::Drop(client) = request
+                    && service.hosted.forget(&client)
+                {
+                    self.waiting.moved().leave(index, &[client]);
                     end(vip, &[client]);
                 }
-                let place = (index, &mut service.pool, &mut self.relay, &self.raw);
-                service.hosted.handle(AnnexRequest::Drop(client), place)
+                let place = HostPlace {
+                    service: index,
+                    pool: &mut service.pool,
+                    relay: &mut self.relay,
+                    raw: &self.raw,
+                    moved: self.waiting.moved(),
+                    exported: service.exports.last_number(),
+                };
+                service.hosted.handle(request, place)
             }
-            request => service
-                .hosted
-                .handle(request, (index, &mut service.pool, &mut self.relay, &self.raw)),
         };
         if let Some(reply) = reply {
             let _ = replies.send(reply); // fails only if the link has ended
@@ -292,12 +454,12 @@ impl<'a> AnnexDaemon<'a> {
     ) -> anyhow::Result<AnnexReply> {
         let service = &mut self.services[usize::from(index)];
         let vip = service.settings.vip;
-        service.check(&hello)?;
         let is_carried = matches!(hello.having, Having::Asked);
         let unknown = service
             .hosted
-            .on_hello(&hello, !self.stops && service.take_back >= hello.take_back);
+            .on_hello(&hello, !self.stops && service.knows(&hello));
         if !unknown.is_empty() {
+            self.waiting.moved().leave(index, &unknown);
             end(vip, &unknown);
         }
         if service
@@ -306,10 +468,6 @@ impl<'a> AnnexDaemon<'a> {
             .is_some_and(|(wire, _)| *wire != hello.address)
         {
             self.wire.set_gate(index, Gate::Mute);
-            if !is_carried {
-                network::sockets::destroy(vip)?;
-                service.hosted = HostedConnections::default();
-            }
             if let Some((_, network)) = service.network.take() {
                 let _turn = SetUpTurn::take()?;
                 network.remove()?;
@@ -321,7 +479,7 @@ impl<'a> AnnexDaemon<'a> {
             let directory = network_dir(self.file, &service.settings);
             std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
             let plan = NetworkPlan {
-                node: instance(self.file, &service.settings),
+                node: guard(&self.file.name, &service.settings.name),
                 services: vec![NetworkService {
                     address: vip,
                     interface: service.settings.interface.clone(),
@@ -338,7 +496,9 @@ impl<'a> AnnexDaemon<'a> {
         }
         self.wire.set_peer_mac(index, hello.mac);
         self.wire.set_gate(index, Gate::Primary);
-        service.wire = Some(replies.clone());
+        if let Some(before) = service.wire.replace(replies.clone()) {
+            let _ = before.send(AnnexReply::Superseded); // fails only if the link has ended
+        }
         (service.link, service.is_linked, service.is_carried) = (link, true, is_carried);
         service.epoch = hello.epoch;
         let (name, has) = (&service.settings.name, service.hosted.clients());
@@ -350,7 +510,11 @@ impl<'a> AnnexDaemon<'a> {
             tracing::info!(service = name, wire = %hello.address, "a wire may give connections");
         }
         let mac = service.mac;
-        Ok(AnnexReply::Welcome { mac, has })
+        Ok(AnnexReply::Welcome {
+            mac,
+            has,
+            carries: Vec::new(),
+        })
     }
 
     /// Tells the wires which connections have lost their process here.
@@ -387,7 +551,7 @@ impl<'a> AnnexDaemon<'a> {
     }
 
     /// Asks the wires to take back all connections, and waits until they have.
-    fn give_back(&mut self, calls: &Receiver<AnnexCall>, wakeup: &Wakeup) {
+    fn give_back(&mut self, calls: &AnnexInbox, wakeup: &Wakeup) {
         self.tidy();
         self.stops = true;
         for service in &mut self.services {
@@ -434,14 +598,51 @@ impl HostedService {
             hello.address,
             hello.epoch
         );
-        let is_wire = !matches!(hello.having, Having::Asked);
-        let is_busy = self.is_carried && self.is_linked && self.hosted.started() > 0;
-        anyhow::ensure!(
-            !(is_wire && is_busy),
-            "the primary carries {} connections of this annex, until they end",
-            self.hosted.started()
-        );
+        let is_current = self.is_linked && hello.epoch == self.epoch;
+        match &hello.having {
+            Having::Asked => anyhow::ensure!(
+                self.is_carried || !is_current,
+                "{} asks for connections, but there is a wire",
+                hello.address
+            ),
+            Having::Known(known) if self.is_carried && self.may_be_carried_on() => anyhow::ensure!(
+                self.hosted.clients().iter().all(|client| known.contains(client)),
+                "the primary carries connections of which the wire at {} does not know yet",
+                hello.address
+            ),
+            Having::Known(_) => {}
+        }
         Ok(())
+    }
+
+    /// Whether the primary that has carried connections may still do so.
+    fn may_be_carried_on(&self) -> bool {
+        self.is_linked || self.unlinked_at.is_some_and(|at| at.elapsed() < RETURN_MAX)
+    }
+
+    /// Whether this node knows the last take-back of which the primary has heard. While the primary carries in an epoch, there is none.
+    fn knows(&self, hello: &WireHello) -> bool {
+        let is_carried_still = self.is_carried && hello.epoch == self.epoch;
+        is_carried_still || self.take_back >= hello.take_back
+    }
+
+    /// Sends the wire the parts of snapshots that are due. Without a wire nobody keeps snapshots. If its link has just failed, the calls wait for
+    /// the next one.
+    fn send_snapshots(&mut self, now: proto::Instant) {
+        self.exports.handle_timeout(now);
+        let hosted = &self.hosted;
+        self.exports
+            .finish_unless(|client| hosted.has(client), &ExportOutcome::Moved);
+        if self.is_carried {
+            let why = "the wire has failed".to_owned();
+            self.exports.finish_all(&ExportOutcome::NotKept(why));
+        }
+        let Some(wire) = self.wire.as_ref().filter(|_| self.is_linked) else {
+            return;
+        };
+        while let Some(part) = self.exports.poll_part(now) {
+            let _ = wire.send(AnnexReply::Part(part)); // fails only if the link has ended
+        }
     }
 
     /// Tells the wire that this node does not have a connection any more.

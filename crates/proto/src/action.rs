@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::Instant;
-use crate::annex::ServingNode;
+use crate::annex::{AnnexId, ServingNode};
 use crate::census::PageQuery;
 use crate::connection::Cap;
 use crate::export::{ExportOutcome, PartReceipt, SnapshotPart};
@@ -313,6 +313,21 @@ pub enum AnnexStep {
         client: SocketAddr,
         /// The node.
         node: ServingNode,
+    },
+    /// Ask an annex for the terms of its connections of these clients, as [`Ask`](ServiceAction::Ask) asks the primary. Its answer is
+    /// [`ToldAt`](crate::service::ServiceInput::ToldAt).
+    Ask {
+        /// The annex.
+        annex: AnnexId,
+        /// The clients.
+        clients: Vec<SocketAddr>,
+    },
+    /// Answer an annex's part of a snapshot.
+    Receipt {
+        /// The annex.
+        annex: AnnexId,
+        /// The answer.
+        receipt: PartReceipt,
     },
 }
 

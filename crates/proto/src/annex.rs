@@ -85,6 +85,8 @@ struct AnnexMove {
     begun: Instant,
     /// The number of the drain that the next step waits for.
     drain: u64,
+    /// The number of the latest snapshot that the new node had exported when it made the socket.
+    exported: u64,
 }
 
 impl AnnexMove {
@@ -214,6 +216,18 @@ impl Annexes {
             .map_or(ServingNode::Primary, |&annex| ServingNode::Annex(annex))
     }
 
+    /// An annex has this client's connection, which the primary has carried, and which passes this wire from now on.
+    pub fn adopt(&mut self, client: SocketAddr, annex: AnnexId) {
+        self.has_annexes = true;
+        self.guests.insert(client, annex);
+    }
+
+    /// The node whose application uses this client's connection. `None`: nobody's, while it is on its way and released.
+    pub fn holder(&self, client: &SocketAddr) -> Option<ServingNode> {
+        let is_released = self.moves.get(client).is_some_and(|one| one.phase.is_released());
+        (!is_released).then(|| self.place(client))
+    }
+
     /// The clients whose connections live on annexes.
     pub fn guests(&self) -> impl Iterator<Item = (SocketAddr, AnnexId)> + '_ {
         self.guests.iter().map(|(&client, &annex)| (client, annex))
@@ -290,6 +304,7 @@ impl Annexes {
     pub fn begin(&mut self, now: Instant, client: SocketAddr, to: ServingNode, drain: u64) {
         let one = AnnexMove {
             drain,
+            exported: 0,
             from: self.place(&client),
             to,
             phase: MovePhase::Reserved,
@@ -328,16 +343,24 @@ impl Annexes {
         drained
     }
 
-    /// `node` has made the connection's socket. Returns the connection, if it was to do so.
-    pub fn on_restored(&mut self, client: SocketAddr, node: ServingNode) -> Option<MovingConnection> {
+    /// `node` has made the connection's socket; it has exported snapshots up to the number `exported`. Returns the connection, if it was to do
+    /// so.
+    pub fn on_restored(
+        &mut self,
+        client: SocketAddr,
+        node: ServingNode,
+        exported: u64,
+    ) -> Option<MovingConnection> {
         let one = self.moves.get_mut(&client).filter(|one| one.to == node)?;
+        one.exported = exported;
         let before = one.phase;
         one.phase = before.after(MoveEvent::Restored);
         (one.phase != before).then(|| moving(client, one))
     }
 
-    /// The node that had the connection has released it. Returns the connection, if another node is prepared for it.
-    pub fn on_released(&mut self, client: SocketAddr) -> Option<MovingConnection> {
+    /// The node that had the connection has released it. If another node is prepared for it, returns the connection, and the number of the
+    /// latest snapshot which that node had exported.
+    pub fn on_released(&mut self, client: SocketAddr) -> Option<(MovingConnection, u64)> {
         let one = self.moves.get_mut(&client)?;
         let before = one.phase;
         one.phase = before.after(MoveEvent::Released);
@@ -345,7 +368,7 @@ impl Annexes {
             return None;
         }
         one.drain = self.drains.0 + 1; // the drain that the caller asks for once it has guided the packets
-        Some(moving(client, one))
+        Some((moving(client, one), one.exported))
     }
 
     /// The connection stays where it is, if it was not released. Returns it.
@@ -500,10 +523,10 @@ mod tests {
         };
         assert_eq!(annexes.on_drained().restore, [one]);
         assert_eq!(annexes.on_drained(), DrainedMoves::default(), "once");
-        assert_eq!(annexes.on_restored(client(1), GAMMA), None, "another node");
-        assert_eq!(annexes.on_restored(client(1), ServingNode::Primary), Some(one));
+        assert_eq!(annexes.on_restored(client(1), GAMMA, 0), None, "another node");
+        assert_eq!(annexes.on_restored(client(1), ServingNode::Primary, 9), Some(one));
         assert_eq!(annexes.late(at(5000)), [], "it was made in time");
-        assert_eq!(annexes.on_released(client(1)), Some(one));
+        assert_eq!(annexes.on_released(client(1)), Some((one, 9)));
         assert_eq!(annexes.give_back(client(1)), None, "it is too late for that");
         assert_eq!(annexes.on_drained(), DrainedMoves::default(), "an earlier one");
         annexes.ask_drain();
@@ -530,7 +553,7 @@ mod tests {
         annexes.begin(at(1), client(2), GAMMA, drain);
         annexes.begin(at(1), client(3), GAMMA, drain);
         annexes.on_drained();
-        annexes.on_restored(client(3), GAMMA);
+        annexes.on_restored(client(3), GAMMA, 0);
         annexes.on_released(client(3));
         let (lost, ended) = annexes.on_down(GAMMA);
         assert_eq!(lost, [client(1)]);
@@ -555,7 +578,7 @@ mod tests {
         assert_eq!(of(annexes.on_drained().restore), [client(2)]);
         assert_eq!(of(annexes.on_drained().restore), [client(3)]);
         for port in [2, 3] {
-            annexes.on_restored(client(port), GAMMA);
+            annexes.on_restored(client(port), GAMMA, 0);
             annexes.on_released(client(port));
             annexes.ask_drain();
         }

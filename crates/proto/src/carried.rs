@@ -1,8 +1,8 @@
 //! Connections of annexes that a primary carries, because their wire has failed (docs/annex.md).
 //!
 //! While the wire lives, it tells the primary where connections live ([`CarriedConnections::note`]). When the primary speaks alone, it asks each
-//! annex for its connections, and passes their packets in both directions: nobody else has a path to them. It goes on doing so when there is a
-//! wire again. To this wire, they are connections of the primary.
+//! annex for its connections, and passes their packets in both directions: nobody else has a path to them. When there is a wire again, the
+//! primary tells it what it carries, and goes on carrying until the wire says that it passes these packets itself.
 //!
 //! A wire that takes connections back from a silent annex may speak for them, and then fail. The annex must not go on with its old state. So
 //! each take-back has a number. The wire speaks for what it has taken back only after the primary has heard the number, and an annex that does
@@ -24,6 +24,8 @@ pub(crate) struct CarriedConnections {
     places: BTreeMap<SocketAddr, AnnexId>,
     /// The annexes whose packets this node passes.
     carried: BTreeSet<AnnexId>,
+    /// The annexes whose packets the wire passes, as it has said.
+    guided: BTreeSet<AnnexId>,
     /// Until when the annexes can answer.
     asks_until: Option<Instant>,
     /// Number of the wire's last take-back, as the wire has said. `None`: there is no wire with annexes.
@@ -36,10 +38,18 @@ pub(crate) struct CarriedConnections {
 pub(crate) type PlaceChange = (SocketAddr, ServingNode);
 
 impl CarriedConnections {
-    /// As an earlier agent has left them.
-    pub(crate) fn new(places: impl IntoIterator<Item = (SocketAddr, AnnexId)>) -> Self {
+    /// As an earlier agent has left them, at `now`. `is_alone`: this node speaks alone, so the earlier agent has carried them. This one does not
+    /// know of the wire's last take-back, so only an annex that has obeyed the earlier agent since may give them.
+    pub(crate) fn new(
+        now: Instant,
+        is_alone: bool,
+        places: impl IntoIterator<Item = (SocketAddr, AnnexId)>,
+    ) -> Self {
+        let places: BTreeMap<_, _> = places.into_iter().collect();
         Self {
-            places: places.into_iter().collect(),
+            asks_until: (is_alone && !places.is_empty()).then(|| now + CLAIM_MAX),
+            number: u64::MAX,
+            places,
             ..Self::default()
         }
     }
@@ -64,8 +74,15 @@ impl CarriedConnections {
             });
             changes.extend(gone.map(|(&client, _)| (client, ServingNode::Primary)));
         }
+        for annex in said.iter().filter_map(|(_, node)| node.annex()) {
+            self.carried.remove(&annex);
+            self.guided.insert(annex);
+        }
         changes.extend(said);
         changes.retain(|&(client, node)| self.set(client, node));
+        if self.carried.is_empty() && self.places.values().all(|annex| self.guided.contains(annex)) {
+            self.asks_until = None;
+        }
         changes
     }
 
@@ -79,6 +96,7 @@ impl CarriedConnections {
 
     /// This node speaks alone, without the wire that passed the annexes' packets.
     pub(crate) fn begin(&mut self, now: Instant) {
+        self.guided.clear();
         if let Some(number) = self.heard {
             self.number = number;
             self.asks_until = Some(now + CLAIM_MAX);
@@ -149,7 +167,8 @@ impl CarriedConnections {
         }
         self.asks_until = None;
         let unclaimed = |(&client, annex): (&SocketAddr, &AnnexId)| {
-            (!self.carried.contains(annex)).then_some((client, ServingNode::Primary))
+            let is_passed = self.carried.contains(annex) || self.guided.contains(annex);
+            (!is_passed).then_some((client, ServingNode::Primary))
         };
         let lost: Vec<_> = self.places.iter().filter_map(unclaimed).collect();
         for (client, _) in &lost {
@@ -292,5 +311,39 @@ mod tests {
         carried.note(&[on(client(1), GAMMA)], false);
         carried.begin(at(0));
         assert_eq!(carried.asks_with(), None);
+    }
+
+    /// There is a wire again, which passes what this node has carried.
+    #[test]
+    fn what_the_wire_passes_is_not_carried_and_not_lost() {
+        let mut carried = CarriedConnections::default();
+        carried.hear(Some(7));
+        carried.note(&[on(client(1), GAMMA), on(client(2), DELTA)], true);
+        carried.begin(at(0));
+        carried.claim(GAMMA, &[client(1)], true);
+        carried.claim(DELTA, &[client(2)], true);
+        carried.note(&[], true);
+        assert_eq!(carried.guests().count(), 2, "the wire does not know them yet");
+        carried.on_down(at(10), GAMMA);
+        carried.note(&[on(client(1), GAMMA)], false);
+        assert_eq!(carried.guests().collect::<Vec<_>>(), [(client(2), DELTA)]);
+        assert_eq!(carried.on_timeout(at(10) + CLAIM_MAX), [], "the wire has it");
+        carried.note(&[on(client(2), DELTA)], false);
+        assert_eq!(carried.asks_with(), None);
+
+        carried.begin(at(5000));
+        let lost = carried.on_timeout(at(5000) + CLAIM_MAX);
+        assert_eq!(lost.len(), 2, "the wire has failed, and nobody has claimed them");
+    }
+
+    #[test]
+    fn a_new_agent_of_a_primary_that_carries_asks_again() {
+        let places = [(client(1), GAMMA)];
+        assert_eq!(CarriedConnections::new(at(0), false, places).asks_with(), None);
+        let mut carried = CarriedConnections::new(at(0), true, places);
+        assert_eq!(carried.asks_with(), Some(u64::MAX));
+        carried.claim(GAMMA, &[client(1)], true);
+        assert_eq!(carried.on_timeout(at(0) + CLAIM_MAX), []);
+        assert_eq!(carried.guests().count(), 1);
     }
 }

@@ -171,6 +171,11 @@ impl Exports {
         }
     }
 
+    /// The number of the latest snapshot. Later ones have higher numbers.
+    pub const fn last_number(&self) -> u64 {
+        self.last_number
+    }
+
     /// The application has exported a state. `call` identifies its call. `waits`: the application waits for the outcome.
     pub fn begin(
         &mut self,

@@ -38,12 +38,11 @@ impl RestartPolicy {
         }
     }
 
-    /// Whether an annex's application can go on with a connection that it has not followed. With policy `snapshot`, it would need the
-    /// exported state, which an annex does not pass on.
+    /// Whether an annex's application can go on with a connection that it has not followed.
     pub const fn moves_to_annex(self) -> bool {
         match self {
-            Self::Http | Self::Replay => true,
-            Self::Replica | Self::Snapshot => false,
+            Self::Http | Self::Replay | Self::Snapshot => true,
+            Self::Replica => false,
         }
     }
 }
@@ -474,6 +473,14 @@ impl Follower {
         match self {
             Self::Snapshot(tracker) => tracker.take_reached(),
             Self::Http(..) | Self::Replica(_) | Self::Replay(_) | Self::GivenUp => None,
+        }
+    }
+
+    /// Another node exports the connection's state from now on ([`SnapshotTracker::on_moved`]).
+    pub(crate) fn on_moved(&mut self, exported: u64) {
+        match self {
+            Self::Snapshot(tracker) => tracker.on_moved(exported),
+            Self::Http(..) | Self::Replica(_) | Self::Replay(_) | Self::GivenUp => {}
         }
     }
 

@@ -70,10 +70,13 @@ fn with_agents(node: &LocalNode) -> Vec<LocalNode> {
     all
 }
 
-/// The names in `traces`, without those of the agents of nodes with several peers.
+/// The names in `traces`, without those of the agents of nodes with several peers, and of the services of annexes.
 fn nodes(mut traces: BTreeSet<String>) -> BTreeSet<String> {
     let of_nodes: Vec<_> = traces.iter().cloned().map(LocalNode::usual).collect();
     for node in of_nodes {
+        for guard in crate::annex::guards(&node.name, &node.state_dir) {
+            traces.remove(&guard);
+        }
         for agent in node.agents().into_iter().filter(|agent| *agent != node) {
             traces.remove(&agent.name);
         }
@@ -122,6 +125,7 @@ fn remove(node: &LocalNode) -> anyhow::Result<()> {
     crate::tunnel::leave_nothing(&node.state_dir).context("removing the tunnel's mark")?;
     crate::connect::leave_nothing(&node.state_dir).context("removing the proxy's mark")?;
     keepers::end_all(&node.state_dir)?;
+    crate::annex::leave_nothing(&node.name, &node.state_dir)?;
     let journal = network::journal(&node.state_dir);
     let interfaces = interfaces(node, &journal)?;
     network::undo(&journal).context("restoring the network")?;

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::cli::NodeOption;
 use super::error::CommandError;
-use crate::config::{AcceptSettings, ConnectSettings, EdgeSettings, NodeFile, PEERS_DIR, STATE_ROOT};
+use crate::config::{
+    AcceptSettings, AnnexFile, ConnectSettings, EdgeSettings, NodeFile, PEERS_DIR, STATE_ROOT,
+};
 use crate::tunnel::TunnelFile;
 
 /// A node of this machine, or the agent for one peer of a node with several.
@@ -69,6 +71,10 @@ impl NodeOption {
         if let Some(file) = &self.config {
             if EdgeSettings::is_in(file) {
                 let EdgeSettings { name, state_dir, .. } = EdgeSettings::load(file)?;
+                return Ok(LocalNode { name, state_dir });
+            }
+            if AnnexFile::is_in(file) {
+                let AnnexFile { name, state_dir, .. } = AnnexFile::load(file)?;
                 return Ok(LocalNode { name, state_dir });
             }
             if TunnelFile::is_in(file) {

@@ -41,6 +41,14 @@ pub(super) fn status(node: &NodeOption, json: bool) -> Result<(), CommandError> 
             super::edge::status_text(&status)
         });
     }
+    if crate::annex::is_annex(state_dir) {
+        let status = control::annex_status(state_dir).map_err(no_answer)?;
+        return print(&if json {
+            to_json(&status)
+        } else {
+            super::annex::status_text(&status)
+        });
+    }
     if crate::tunnel::is_tunnel(state_dir) {
         let status = control::tunnel_status(state_dir).map_err(no_answer)?;
         return print(&if json {

@@ -3,12 +3,15 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use proto::follower::RestartPolicy;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::draft::Draft;
-use super::parse::{INTERFACE, LISTEN, application, interface, listen, parse_document, state_dir};
-use super::table::{ADDRESS, ConfigReader, ConfigTable, NAME, address, integer, name, narrow, tables};
+use super::parse::{
+    INTERFACE, LISTEN, application, interface, listen, parse_document, policy, snapshot_socket, state_dir,
+};
+use super::table::{ADDRESS, ConfigReader, ConfigTable, NAME, address, integer, name, narrow, tables, text};
 use super::{ConfigError, STATE_ROOT, SecretKey, arbiter};
 
 /// The configuration of an annex, consistent in itself.
@@ -22,6 +25,9 @@ pub struct AnnexFile {
     pub listen: SocketAddr,
     /// `key_file`: the pair's key.
     pub key: SecretKey,
+    /// `snapshot_socket`: the Unix socket at which applications of services with policy `snapshot` export and import their state. Default
+    /// `/run/steadfast/snapshots.sock`.
+    pub snapshot_socket: PathBuf,
     /// The services.
     pub services: Vec<AnnexService>,
 }
@@ -35,6 +41,8 @@ pub struct AnnexService {
     pub vip: SocketAddr,
     /// `interface`: the network interface on which the pair's nodes are.
     pub interface: String,
+    /// `policy`: the restart policy, as in the pair's files. Only `snapshot` makes a difference here. Default `http`.
+    pub policy: RestartPolicy,
     /// `application`: where the local application listens.
     pub application: SocketAddr,
 }
@@ -74,6 +82,7 @@ fn file(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<AnnexFile>
     let own_name = table.required("annex", NAME, name);
     let at = table.required("listen", LISTEN, listen);
     let state_dir = table.optional("state_dir", state_dir);
+    let socket = table.optional("snapshot_socket", snapshot_socket);
     let key = table.required("key_file", "the path of the pair's key", |value| {
         SecretKey::read(&arbiter::file(value)?)
     });
@@ -95,6 +104,7 @@ fn file(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<AnnexFile>
         name,
         listen: at?,
         key: key?,
+        snapshot_socket: socket.unwrap_or_else(|| Path::new(STATE_ROOT).join("snapshots.sock")),
         services,
     })
 }
@@ -109,6 +119,7 @@ fn service(
     let vip = table.required("address", ADDRESS, address);
     let port = table.required("port", "an integer from 1 to 65535", integer(1..=65_535));
     let interface = table.required("interface", INTERFACE, interface);
+    let policy = table.optional("policy", hosted_policy);
     let application = table.optional("application", application);
     table.end();
     let (vip, port): (IpAddr, u16) = (vip?, narrow(port?));
@@ -116,6 +127,16 @@ fn service(
         name: name?,
         vip: (vip, port).into(),
         interface: interface?,
+        policy: policy.unwrap_or(RestartPolicy::Http),
         application: application.unwrap_or_else(|| Draft::default_application(vip, port)),
     })
+}
+
+/// A policy with which connections move to annexes.
+fn hosted_policy(value: &DeValue<'_>) -> Result<RestartPolicy, String> {
+    const ALLOWED: &str = "\"http\", \"replay\" or \"snapshot\"";
+    match policy(value) {
+        Ok(policy) if policy.moves_to_annex() => Ok(policy),
+        Ok(_) | Err(_) => text(ALLOWED, |_| None)(value),
+    }
 }

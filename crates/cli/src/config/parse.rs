@@ -427,7 +427,7 @@ pub(super) fn interface(value: &DeValue<'_>) -> Result<String, String> {
 
 const POLICIES: &str = "\"http\", \"replica\", \"replay\" or \"snapshot\"";
 
-fn policy(value: &DeValue<'_>) -> Result<RestartPolicy, String> {
+pub(super) fn policy(value: &DeValue<'_>) -> Result<RestartPolicy, String> {
     match value.as_str() {
         Some("http") => Ok(RestartPolicy::Http),
         Some("replica") => Ok(RestartPolicy::Replica),

@@ -98,7 +98,7 @@ fn annexes(
     }
     let place = |at: usize, key: &str| format!("service[{index}].annex[{at}].{key}");
     if draft.policy.is_some_and(|policy| !policy.moves_to_annex()) {
-        let what = "annexes belong to policy = \"http\" or \"replay\" only";
+        let what = "annexes do not belong to policy = \"replica\"";
         reading.problem(&format!("service[{index}].annex"), what);
     }
     if draft.commit.is_direct() {

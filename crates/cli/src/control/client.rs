@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 
 use super::line::LineStream;
 use super::{
-    AcceptStatus, ConnectStatus, Connections, ControlRequest, EdgeStatus, NodeStatus, Order, Response,
-    RestoredConnections, TunnelStatus, socket,
+    AcceptStatus, AnnexDaemonStatus, ConnectStatus, Connections, ControlRequest, EdgeStatus, NodeStatus,
+    Order, Response, RestoredConnections, TunnelStatus, socket,
 };
 
 /// Timeout for the whole exchange. Longer than the node's own limit, so that the node's error arrives.
@@ -81,6 +81,14 @@ pub fn restored(state_dir: &Path) -> Result<RestoredConnections, ControlClientEr
 /// If there is no such edge, or it does not answer properly.
 pub fn edge_status(state_dir: &Path) -> Result<EdgeStatus, ControlClientError> {
     ask(state_dir, ControlRequest::Edge)
+}
+
+/// Asks the annex with this state directory for its status.
+///
+/// # Errors
+/// If there is no such annex, or it does not answer properly.
+pub fn annex_status(state_dir: &Path) -> Result<AnnexDaemonStatus, ControlClientError> {
+    ask(state_dir, ControlRequest::Annex)
 }
 
 /// Asks the tunnel with this state directory for its status.

@@ -4,6 +4,7 @@
 //! request as one line of JSON and gets one line of JSON back: `{"ok": …}` or `{"error": "…"}`. Then the connection ends.
 //! Requests and answers are bounded in size and time, so no client can delay the node.
 
+mod annex;
 mod chosen;
 mod client;
 mod connect;
@@ -28,10 +29,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Commit, NodeRole};
 
+pub use annex::{AnnexDaemonStatus, HostedServiceStatus};
 pub use chosen::{ChosenClient, NoClientError};
 pub use client::{
-    ControlClientError, accept_status, connect_status, connections, edge_status, order, restored, status,
-    tunnel_status,
+    ControlClientError, accept_status, annex_status, connect_status, connections, edge_status, order,
+    restored, status, tunnel_status,
 };
 pub use connect::{
     AcceptServiceStatus, AcceptStatus, AcceptedSessionStatus, ConnectServiceStatus, ConnectStatus,
@@ -58,6 +60,8 @@ enum ControlRequest {
     Restored,
     /// Asks for the [`EdgeStatus`].
     Edge,
+    /// Asks for the [`AnnexDaemonStatus`].
+    Annex,
     /// Asks for the [`TunnelStatus`].
     Tunnel,
     /// Asks for the [`ConnectStatus`].

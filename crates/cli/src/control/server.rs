@@ -21,8 +21,8 @@ use tokio::sync::oneshot;
 
 use super::line::LineStream;
 use super::{
-    AcceptStatus, ConnectStatus, Connections, ControlRequest, EdgeStatus, NodeStatus, Order, Response,
-    RestoredConnections, TunnelStatus, socket,
+    AcceptStatus, AnnexDaemonStatus, ConnectStatus, Connections, ControlRequest, EdgeStatus, NodeStatus,
+    Order, Response, RestoredConnections, TunnelStatus, socket,
 };
 
 /// Timeout for a request and its answer on the socket.
@@ -57,6 +57,8 @@ pub enum Call {
     Restored(CallReply<RestoredConnections>),
     /// Asks for the status of an edge.
     Edge(CallReply<EdgeStatus>),
+    /// Asks for the status of an annex.
+    Annex(CallReply<AnnexDaemonStatus>),
     /// Asks for the status of a tunnel.
     Tunnel(CallReply<TunnelStatus>),
     /// Asks for the status of a proxy.
@@ -144,6 +146,14 @@ impl Asker {
     /// As [`status`](Self::status).
     pub fn edge(&self) -> Result<EdgeStatus, String> {
         self.ask(Call::Edge)
+    }
+
+    /// The status of an annex.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status).
+    pub fn annex(&self) -> Result<AnnexDaemonStatus, String> {
+        self.ask(Call::Annex)
     }
 
     /// The status of a tunnel.
@@ -301,6 +311,7 @@ fn serve(stream: UnixStream, asker: &Asker) -> io::Result<()> {
         Ok(ControlRequest::Connections) => answer(asker.connections()),
         Ok(ControlRequest::Restored) => answer(asker.restored()),
         Ok(ControlRequest::Edge) => answer(asker.edge()),
+        Ok(ControlRequest::Annex) => answer(asker.annex()),
         Ok(ControlRequest::Tunnel) => answer(asker.tunnel()),
         Ok(ControlRequest::Connect) => answer(asker.connect()),
         Ok(ControlRequest::Accept) => answer(asker.accept()),
@@ -350,6 +361,7 @@ mod tests {
             }),
             Call::Order(_, reply) => reply.send(Ok(())),
             Call::Edge(_)
+            | Call::Annex(_)
             | Call::Tunnel(_)
             | Call::Connect(_)
             | Call::Accept(_)

@@ -46,6 +46,7 @@ fn with_node(work: impl FnOnce(&Path)) {
                 Call::Connections(reply) => reply.send(some_connections()),
                 Call::Restored(reply) => reply.send(some_restored()),
                 Call::Edge(_)
+                | Call::Annex(_)
                 | Call::Tunnel(_)
                 | Call::Connect(_)
                 | Call::Accept(_)

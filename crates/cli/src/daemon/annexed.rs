@@ -1,5 +1,6 @@
 //! The agent's part in moves to and from annexes ([`super::annex`]): passes on what links say, and takes connections that move back.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use agent::{Core, Kernel as _};
@@ -9,7 +10,7 @@ use proto::connection::{Connection, Endpoint};
 use proto::role::Role;
 use proto::service::ServiceInput;
 
-use super::annex::host::AnnexCall;
+use super::annex::host::{AnnexCall, HostPlace};
 use super::annex::links::{FromLink, Greeting, LinkEvent};
 use super::annex::message::{AnnexReply, AnnexRequest, StartRequest};
 use super::kernel::LinuxKernel;
@@ -37,7 +38,7 @@ impl LinuxKernel {
         }) = self.annexes.poll_link()
         {
             let input = match event {
-                LinkEvent::Up { mac, has } => {
+                LinkEvent::Up { mac, has, carries } => {
                     if let Some(number) = self.annexes.number(service, of)
                         && let Err(error) = self.wire.set_annex(service, number, mac)
                     {
@@ -46,15 +47,19 @@ impl LinuxKernel {
                     }
                     if of == ServingNode::Primary {
                         self.annexes.tell_primary(service);
+                        self.annexes.expect(service, carries);
                     }
-                    match of {
-                        ServingNode::Annex(annex) if node.service(service).role() != Role::Backup => {
-                            ServiceInput::Claimed { annex, clients: has }
-                        }
-                        _ => ServiceInput::AnnexIsUp {
+                    if node.service(service).role() == Role::Backup || of == ServingNode::Primary {
+                        self.read_all(node);
+                        let is_up = ServiceInput::AnnexIsUp {
                             node: of,
                             is_up: true,
-                        },
+                        };
+                        node.handle(self.now(), service, is_up);
+                    }
+                    match of {
+                        ServingNode::Annex(annex) => ServiceInput::Claimed { annex, clients: has },
+                        ServingNode::Primary => continue,
                     }
                 }
                 LinkEvent::Down => ServiceInput::AnnexIsUp {
@@ -62,9 +67,15 @@ impl LinuxKernel {
                     is_up: false,
                 },
                 LinkEvent::Reply(AnnexReply::Dropped(client)) => ServiceInput::DroppedAt { client, node: of },
-                LinkEvent::Reply(AnnexReply::Restored(client)) => {
-                    ServiceInput::RestoredAt { client, node: of }
-                }
+                LinkEvent::Reply(AnnexReply::Restored { client, exported }) => ServiceInput::RestoredAt {
+                    client,
+                    node: of,
+                    exported,
+                },
+                LinkEvent::Reply(AnnexReply::Part(part)) => match of.annex() {
+                    Some(annex) => ServiceInput::PartAt { annex, part },
+                    None => continue, // the primary sends its parts to the backup itself
+                },
                 LinkEvent::Reply(AnnexReply::Refused { client, reason }) => {
                     let name = self.annexes.name(service, of);
                     tracing::debug!(%client, node = name, reason, "a node does not have the connection");
@@ -74,9 +85,19 @@ impl LinuxKernel {
                         reason,
                     }
                 }
-                LinkEvent::Reply(AnnexReply::Welcome { .. } | AnnexReply::Live(_) | AnnexReply::Pong) => {
-                    continue;
-                }
+                LinkEvent::Reply(AnnexReply::Told(told)) => match of.annex() {
+                    Some(annex) => {
+                        let told = told.into_iter().map(Into::into).collect();
+                        ServiceInput::ToldAt { annex, told }
+                    }
+                    None => continue, // the primary is asked otherwise
+                },
+                LinkEvent::Reply(
+                    AnnexReply::Welcome { .. }
+                    | AnnexReply::Superseded
+                    | AnnexReply::Live(_)
+                    | AnnexReply::Pong,
+                ) => continue,
             };
             self.read_all(node);
             node.handle(self.now(), service, input);
@@ -102,9 +123,13 @@ impl LinuxKernel {
         let reply = match request {
             AnnexRequest::Hello(hello) => {
                 resources.hosted.on_hello(&hello, false);
+                // A client's SYN ends a carried connection in the kernel only.
+                let there: BTreeSet<_> = self.wire.annexed(service).into_iter().map(|(it, _)| it).collect();
+                let carries = node.service(service).guests();
                 Some(AnnexReply::Welcome {
                     mac: resources.mac,
                     has: Vec::new(),
+                    carries: carries.filter(|(client, _)| there.contains(client)).collect(),
                 })
             }
             AnnexRequest::Lives { places, is_all } => {
@@ -120,7 +145,14 @@ impl LinuxKernel {
                 reason: "the other node is not the primary".to_owned(),
             }),
             request => {
-                let place = (service, &mut resources.pool, &mut self.relay, &self.raw);
+                let place = HostPlace {
+                    service,
+                    pool: &mut resources.pool,
+                    relay: &mut self.relay,
+                    raw: &self.raw,
+                    moved: self.exports.moved(),
+                    exported: node.service(service).exported(),
+                };
                 resources.hosted.handle(request, place)
             }
         };

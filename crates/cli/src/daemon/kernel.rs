@@ -13,11 +13,11 @@ use linux::raw::RawSender;
 use linux::repair::{Pool, RestoredSocket};
 use linux::wire::{self, FilterWatch, Rings, Wire};
 use proto::action::{Gate, OperatorReport, ServiceIndex};
-use proto::annex::ServingNode;
+use proto::annex::{AnnexId, ServingNode};
 use proto::census::{CensusPage, PageQuery};
 use proto::census::{ClientTerms, QUESTION_MAX};
 use proto::connection::{Cap, Connection, Endpoint};
-use proto::export::ExportOutcome;
+use proto::export::{ExportOutcome, PartReceipt};
 use proto::node::Node;
 use proto::role::Role;
 use proto::service::ServiceInput;
@@ -459,10 +459,11 @@ impl Kernel for LinuxKernel {
     /// The other node has these connections now. The wire lets nothing of these sockets out.
     fn release(&mut self, service: ServiceIndex, clients: &[SocketAddr]) {
         let vip = self.services[usize::from(service)].vip;
+        self.exports.moved().leave(service, clients);
         match linux::network::sockets::destroy_clients(vip, clients) {
             Ok(sockets) => {
                 tracing::debug!(%vip, sockets = sockets.len(), "connections released to the other node");
-                self.exports.moved_sockets().note(sockets);
+                self.exports.moved().note(sockets);
             }
             Err(error) => {
                 tracing::error!(%error, %vip, "cannot destroy the sockets of connections that have moved")
@@ -697,6 +698,7 @@ impl Kernel for LinuxKernel {
     ) {
         let replica = self.replicas.take(service, id);
         let HandedOver { connection, syn_ack } = taken;
+        self.exports.moved().arrive(service, endpoint.client);
         self.relay.hand_over(Handover {
             id: socket.number,
             service,
@@ -738,6 +740,16 @@ impl Kernel for LinuxKernel {
 
     fn drop_at(&mut self, service: ServiceIndex, node: ServingNode, client: SocketAddr) {
         self.annexes.send(service, node, AnnexRequest::Drop(client));
+    }
+
+    fn ask_annex(&mut self, service: ServiceIndex, annex: AnnexId, clients: Vec<SocketAddr>) {
+        let node = ServingNode::Annex(annex);
+        self.annexes.send(service, node, AnnexRequest::Ask(clients));
+    }
+
+    fn answer_part(&mut self, service: ServiceIndex, annex: AnnexId, receipt: PartReceipt) {
+        let node = ServingNode::Annex(annex);
+        self.annexes.send(service, node, AnnexRequest::Receipt(receipt));
     }
 
     fn open_replica(

@@ -144,11 +144,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
         metrics::serve(metrics.listen, move || Ok(metrics::exposition(&asker.status()?)))?;
     }
     kernel.start_keeper(config, Arc::clone(&wake_agent))?;
-    let snapshots = snapshots::serve(
-        config,
-        &asker,
-        (kernel.exports.import_counter(), kernel.exports.moved_sockets()),
-    )?;
+    let snapshots = snapshots::serve(snapshots::SnapshotPlace::of(config), &asker, &kernel.exports)?;
     kernel.ordering = ordering::RecordedOrders::serve(config)?;
     kernel.annexes = annex::AnnexNodes::open(config, kernel.wire(), &kernel.macs(), &wake_agent)?;
     let peer_status = control::PeerStatus {
@@ -326,7 +322,7 @@ impl Agent<'_> {
             Call::HasMoved(service, reply) => {
                 let _ = reply.send(!self.node.service(service).role().may_speak());
             }
-            Call::Edge(_) | Call::Tunnel(_) | Call::Connect(_) | Call::Accept(_) => {} // the asker is told that there is no answer
+            Call::Edge(_) | Call::Annex(_) | Call::Tunnel(_) | Call::Connect(_) | Call::Accept(_) => {} // the asker is told that there is no answer
             Call::Restored(reply) => reply.send(report::restored(&self.node, &self.kernel)),
             Call::Order(order, reply) => {
                 let peer = &self.peer_status.name;
@@ -341,12 +337,7 @@ impl Agent<'_> {
     /// Gives the node an application's state. The caller gets the outcome, or learns at once that the node has the state.
     fn export(&mut self, request: ExportRequest, reply: oneshot::Sender<ExportOutcome>) {
         let ExportRequest { service, mut call } = request;
-        call.call = if call.waits {
-            self.kernel.exports.begin(Some(reply))
-        } else {
-            let _ = reply.send(ExportOutcome::Kept); // fails only if the application has gone away
-            self.kernel.exports.begin(None)
-        };
+        call.call = self.kernel.exports.begin(call.waits, reply);
         self.node
             .handle(linux::clock::now(), service, ServiceInput::Export(call));
     }

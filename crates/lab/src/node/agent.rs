@@ -106,6 +106,8 @@ pub struct AnnexSetup {
     pub name: String,
     /// The address at which it listens for the pair's nodes.
     pub address: SocketAddr,
+    /// With policy `snapshot`: the socket at which its daemon takes snapshots.
+    pub snapshots: Option<PathBuf>,
 }
 
 /// Time for which a backup may speak without asking the arbiter. The daemons' default.
@@ -190,22 +192,31 @@ impl PairSetup {
 
     /// The configuration of `annex`. Its pins and its state have the places of a node's.
     pub fn annex_configuration(&self, annex: &AnnexSetup, key: &Path) -> String {
-        let AnnexSetup { name, address } = annex;
+        let AnnexSetup {
+            name,
+            address,
+            snapshots,
+        } = annex;
         let loopback = self.loopback();
+        let socket = snapshots
+            .as_ref()
+            .map_or_else(String::new, |socket| format!("snapshot_socket = {socket:?}\n"));
         format!(
             "annex = \"{name}\"
 state_dir = \"{STATE}/{name}\"
 listen = \"{address}\"
 key_file = {key:?}
-
+{socket}
 [[service]]
 name = \"{}\"
+policy = \"{}\"
 address = \"{}\"
 port = {port}
 interface = \"{INTERFACE}\"
 application = \"{loopback}:{port}\"
 ",
             self.service_name,
+            self.policy,
             self.service.ip(),
             port = self.service.port(),
         )
@@ -697,6 +708,7 @@ mod tests {
             annexes: vec![AnnexSetup {
                 name: "c-1".to_owned(),
                 address: "10.2.0.12:7402".parse().unwrap(),
+                snapshots: None,
             }],
             ..pair()
         };

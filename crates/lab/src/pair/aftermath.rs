@@ -7,13 +7,14 @@ use nix::sys::signal::Signal;
 use proto::Instant;
 use serde::Serialize;
 
+use super::expect::BACKUP;
 use super::fault::{CrashFault, CrashTarget, Sequel};
 use super::inject::{hooks_without_filter, kill_agent, move_back, power_off, restore_link, signal_server};
 use super::integration::Integration;
 use super::survive::{flapping, survive};
 use super::testbed::Testbed;
 use super::unlogged::UnloggedPackets;
-use super::{PairOptions, Returning, baseline, protection, reboot};
+use super::{PairOptions, PolicyOption, Returning, WorkloadOption, baseline, protection, reboot};
 use crate::clock::{as_nanos, as_optional_nanos, monotonic};
 use crate::net::address::NODES;
 use crate::node::{ReportedConnection, ReportedStatus, ReportedTakeover};
@@ -306,7 +307,10 @@ impl Aftermath {
     ) -> Result<()> {
         match options.fault {
             CrashFault::PowerOff => self.come_back(testbed, 0, options.returning),
-            CrashFault::KillBackupAfterAnnex => self.come_back(testbed, 1, options.returning),
+            CrashFault::KillBackupAfterAnnex => {
+                self.come_back(testbed, 1, options.returning)?;
+                self.pass_carried(testbed, options)
+            }
             CrashFault::LinkDown | CrashFault::CutBackup => self.plug(testbed, target.nodes()[0]),
             CrashFault::CutServicePath => {
                 let (at, index) = (monotonic(), target.nodes()[0]);
@@ -452,6 +456,30 @@ impl Aftermath {
         testbed.start_server(index)?;
         testbed.start_agent(index)?;
         self.rejoin(testbed, index, returned_at)
+    }
+
+    /// Waits until the new wire, node b, passes what the primary has carried. If the policy finds restart points in this workload, waits also until
+    /// node b protects it.
+    fn pass_carried(&mut self, testbed: &Testbed, options: &PairOptions) -> Result<()> {
+        let annex = &testbed.annexes[0].name;
+        let has_all = |status: &ReportedStatus| status.has_all_on(annex);
+        testbed.wait_for(
+            BACKUP,
+            "pass the connections of the annex",
+            has_all,
+            &mut self.problems,
+        )?;
+        let restarts = match options.policy {
+            PolicyOption::Snapshot => true,
+            PolicyOption::Http => options.workload == WorkloadOption::Request,
+            PolicyOption::Replica | PolicyOption::Replay => false,
+        };
+        if restarts {
+            let protects = ReportedStatus::protects_all;
+            testbed.wait_for(BACKUP, "protect them again", protects, &mut self.problems)?;
+        }
+        std::thread::sleep(ACT);
+        Ok(())
     }
 
     /// Brings a rebooted node back. Packets of the service reach the node before it is configured. Then the node's agent starts.

@@ -42,12 +42,13 @@ pub struct AnnexNode {
     node: Netns,
 }
 
-/// The annexes that run `run` needs, as the pair's nodes know them.
-pub fn annex_setups(options: &PairOptions, run: &str) -> Vec<AnnexSetup> {
+/// The annexes that run `run` needs, as the pair's nodes know them. Their sockets are in `directory`.
+pub fn annex_setups(options: &PairOptions, run: &str, directory: &Path) -> Vec<AnnexSetup> {
     let used = ANNEX_NAMES.iter().zip(ANNEXES).take(options.annex_count());
     let setups = used.map(|(name, addresses)| AnnexSetup {
         name: format!("{name}-{run}"),
         address: SocketAddr::new(addresses.ip(options.lan.ipv6), PORT),
+        snapshots: options.snapshot_socket(directory, name),
     });
     setups.collect()
 }
@@ -71,6 +72,7 @@ impl AnnexNode {
         }
         let application = options.application();
         let export = ExportSetup {
+            snapshots: setup.snapshots.clone().unwrap_or_default(),
             program: pair.binaries[0].clone(),
             ipv6: options.lan.ipv6,
             ..ExportSetup::default()

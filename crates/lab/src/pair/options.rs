@@ -1,6 +1,7 @@
 //! One run on the pair as data: the topology, the programs, the workload, the fault and what comes after it.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -230,6 +231,12 @@ impl PairOptions {
         self.busy.min(self.connections)
     }
 
+    /// With policy `snapshot`: the socket in `directory` at which the daemon of the node `name` takes snapshots.
+    pub fn snapshot_socket(&self, directory: &Path, name: &str) -> Option<PathBuf> {
+        let is_used = self.policy == PolicyOption::Snapshot && !self.baseline;
+        is_used.then(|| directory.join(format!("snapshots-{name}.sock")))
+    }
+
     /// Number of annexes that the run has.
     pub fn annex_count(&self) -> usize {
         if self.fault.needs_annexes() {
@@ -376,7 +383,7 @@ impl PairOptions {
             (PolicyOption::Replica | PolicyOption::Replay, _) if self.fault.follows_a_move() => Some(
                 "not applicable: with this policy, a connection that has moved to the backup is not protected there",
             ),
-            (PolicyOption::Replica | PolicyOption::Snapshot, _) if self.fault.needs_annexes() => {
+            (PolicyOption::Replica, _) if self.fault.needs_annexes() => {
                 Some("not applicable: connections with this policy do not move to annexes")
             }
             _ => self.fault.exception(self.application()),

@@ -93,7 +93,9 @@ impl Testbed {
         let server = |index: usize| {
             let node = &network.nodes[index];
             let export = ExportSetup {
-                snapshots: snapshot_socket(options, &directory, index).unwrap_or_default(),
+                snapshots: options
+                    .snapshot_socket(&directory, NODE_NAMES[index])
+                    .unwrap_or_default(),
                 program: program.clone(),
                 ipv6: options.lan.ipv6,
                 order: order_socket(options, &directory, index),
@@ -379,12 +381,6 @@ fn plan(options: &PairOptions) -> TopologyOptions {
     }
 }
 
-/// With policy `snapshot`: the socket at which the agent of a node takes snapshots.
-fn snapshot_socket(options: &PairOptions, directory: &Path, index: usize) -> Option<PathBuf> {
-    let is_used = options.policy == PolicyOption::Snapshot && !options.baseline;
-    is_used.then(|| directory.join(format!("snapshots-{}.sock", NODE_NAMES[index])))
-}
-
 /// With recorded order: the socket for the server's library on a node.
 fn order_socket(options: &PairOptions, directory: &Path, index: usize) -> Option<PathBuf> {
     options
@@ -416,8 +412,9 @@ fn pair(
             .application()
             .staged_port()
             .filter(|_| options.policy == PolicyOption::Snapshot),
-        snapshot_sockets: snapshot_socket(options, &run.directory, 0)
-            .zip(snapshot_socket(options, &run.directory, 1))
+        snapshot_sockets: options
+            .snapshot_socket(&run.directory, NODE_NAMES[0])
+            .zip(options.snapshot_socket(&run.directory, NODE_NAMES[1]))
             .map(Into::into),
         order_sockets: order_socket(options, &run.directory, 0)
             .zip(order_socket(options, &run.directory, 1))
@@ -432,7 +429,7 @@ fn pair(
         arbiter,
         log: options.log,
         transport: options.lan.transport.name(),
-        annexes: annex_setups(options, &run.name),
+        annexes: annex_setups(options, &run.name, &run.directory),
         ..PairSetup::new(
             options.run.daemon.path()?,
             &run.name,

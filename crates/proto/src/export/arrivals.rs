@@ -1,5 +1,6 @@
 //! The backup's half: puts the parts of snapshots together.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::{ExportPlace, PartReceipt, STATE_MAX, SnapshotPart};
@@ -79,6 +80,11 @@ impl SnapshotArrivals {
         }
         self.partial.push(partial);
         Err(receipt(arrived, None))
+    }
+
+    /// Forgets the parts of this client's snapshots: another node has the connection from now on.
+    pub fn forget(&mut self, client: &SocketAddr) {
+        self.partial.retain(|partial| partial.head.client != *client);
     }
 
     /// Forgets all parts: this node is not the wire any more.

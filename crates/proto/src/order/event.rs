@@ -4,6 +4,10 @@ use std::net::SocketAddr;
 
 /// Number of clocks that a record distinguishes. The first ones have the numbers of `clock_gettime`.
 pub const CLOCKS: usize = 16;
+/// The coarse clocks (`CLOCK_REALTIME_COARSE`, `CLOCK_MONOTONIC_COARSE`). Allocators read them for work of their own, so the number of calls may
+/// differ between the nodes. They stand still between two waits for ready sockets: only a server's first call has an event of its own, and
+/// later values come just before [`OrderEvent::Ready`].
+pub const COARSE_CLOCKS: [u8; 2] = [5, 6];
 /// Largest number of random bytes in one event.
 pub const RANDOM_MAX: usize = 64 << 10;
 

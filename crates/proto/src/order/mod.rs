@@ -20,7 +20,7 @@ mod tests;
 mod transfer;
 
 pub use self::encoding::{BadRecord, OrderDecoder, OrderEncoder};
-pub use self::event::{CLOCKS, OrderCall, OrderEvent, Outcome, RANDOM_MAX, Source};
+pub use self::event::{CLOCKS, COARSE_CLOCKS, OrderCall, OrderEvent, Outcome, RANDOM_MAX, Source};
 pub use self::playback::{OnDivergence, OrderCounts, OrderPlayback, OrderStep};
 pub use self::recorder::OrderRecorder;
 pub use self::streams::{

@@ -14,7 +14,7 @@
 //! again: the events up to the next `Ready` are skipped.
 
 use super::encoding::{BadRecord, OrderDecoder};
-use super::event::{CLOCKS, OrderCall, OrderEvent};
+use super::event::{CLOCKS, COARSE_CLOCKS, OrderCall, OrderEvent};
 
 /// What happens when the server does something else than the record says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,8 +117,7 @@ impl OrderPlayback {
             match call {
                 OrderCall::Clock { clock } => {
                     self.counts.clocks_repeated += 1;
-                    let last = self.clocks.get(usize::from(clock)).copied().flatten();
-                    return Ok(last.map_or(OrderStep::Diverged, OrderStep::Repeat));
+                    return Ok(self.last(clock).map_or(OrderStep::Diverged, OrderStep::Repeat));
                 }
                 _ if is_clock => self.skip_clock(),
                 _ => {
@@ -153,6 +152,12 @@ impl OrderPlayback {
         self.next.is_none() && self.decoded == self.received.len()
     }
 
+    /// The last value of a clock in the part of the record that was played.
+    #[must_use]
+    pub fn last(&self, clock: u8) -> Option<u64> {
+        self.clocks.get(usize::from(clock)).copied().flatten()
+    }
+
     /// What happened so far.
     #[must_use]
     pub fn counts(&self) -> OrderCounts {
@@ -184,7 +189,8 @@ impl OrderPlayback {
 
     fn skip_clock(&mut self) {
         let event = self.next.take().expect("the caller has looked");
-        self.counts.clocks_skipped += 1;
+        let is_coarse = matches!(event, OrderEvent::Clock { clock, .. } if COARSE_CLOCKS.contains(&clock));
+        self.counts.clocks_skipped += u64::from(!is_coarse);
         self.remember_clock(&event);
     }
 

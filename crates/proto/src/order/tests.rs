@@ -168,6 +168,32 @@ fn clock_calls_do_not_shift_the_order_of_other_calls() {
     assert_eq!(counts.divergences, 0);
 }
 
+/// A coarse clock's value comes with the wait. Nobody need read it, and who reads it often shifts nothing.
+#[test]
+fn coarse_clocks_move_on_with_the_waits() {
+    let coarse = |nanos| OrderEvent::Clock {
+        clock: COARSE_CLOCKS[1],
+        nanos,
+    };
+    let events = [coarse(5), coarse(8), ready(), clock(3), read(4)];
+    let mut playback = playback(OnDivergence::Unprotect, &events);
+    let call = OrderCall::Clock {
+        clock: COARSE_CLOCKS[1],
+    };
+    assert_eq!(
+        playback.last(COARSE_CLOCKS[1]),
+        None,
+        "the first call has an event"
+    );
+    assert_eq!(playback.step(call), Ok(OrderStep::Event(coarse(5))));
+    assert_eq!(playback.last(COARSE_CLOCKS[1]), Some(5));
+    assert_eq!(playback.step(OrderCall::Ready), Ok(OrderStep::Event(ready())));
+    assert_eq!(playback.last(COARSE_CLOCKS[1]), Some(8));
+    assert_eq!(playback.counts().clocks_skipped, 0);
+    let call = OrderCall::Clock { clock: 1 };
+    assert_eq!(playback.step(call), Ok(OrderStep::Event(clock(3))));
+}
+
 #[test]
 fn a_diverging_server_is_on_its_own_unless_the_log_is_trusted() {
     let events = [read(200), read(3), ready(), read(5), read(6), ready()];

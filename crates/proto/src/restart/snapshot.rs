@@ -59,6 +59,8 @@ pub struct SnapshotTracker {
     said: RecentDigest,
     ended: bool,
     reached: Option<u64>,
+    /// Snapshots with this number or a lower one are from before the connection moved.
+    before_move: u64,
 }
 
 impl SnapshotTracker {
@@ -148,6 +150,11 @@ impl SnapshotTracker {
 
     /// Where the snapshot with this number stands. `None`: it has not come.
     pub fn standing(&self, number: u64) -> Option<SnapshotStanding> {
+        if number <= self.before_move {
+            return Some(SnapshotStanding::Unfit(
+                "it was exported before the connection moved".into(),
+            ));
+        }
         if self.point.as_ref().is_some_and(|point| number <= point.number) {
             return Some(SnapshotStanding::Kept);
         }
@@ -165,6 +172,17 @@ impl SnapshotTracker {
         let mut snapshots = self.point.iter_mut().chain(&mut self.waiting);
         if let Some(snapshot) = snapshots.find(|snapshot| snapshot.number == number) {
             snapshot.state = state;
+        }
+    }
+
+    /// The connection has moved to a node that has exported snapshots up to the number `exported` before. That node goes on from the restart
+    /// point, so the output for which snapshots wait may never come. Numbers of different nodes are not compared.
+    pub(crate) fn on_moved(&mut self, exported: u64) {
+        self.waiting.clear();
+        self.reached = None;
+        self.before_move = exported;
+        if let Some(point) = &mut self.point {
+            point.number = exported;
         }
     }
 

@@ -258,8 +258,13 @@ impl Service {
     }
 
     /// A node has made the socket of a connection that moves there.
-    pub(super) fn on_restored_at(&mut self, now: Instant, client: SocketAddr, node: ServingNode) {
-        let Some(one) = self.annexes.on_restored(client, node) else {
+    pub(super) fn on_restored_at(
+        &mut self,
+        now: Instant,
+        client: SocketAddr,
+        (node, exported): (ServingNode, u64),
+    ) {
+        let Some(one) = self.annexes.on_restored(client, node, exported) else {
             self.actions
                 .push_back(ServiceAction::Elsewhere(AnnexStep::DropAt { client, node })); // it is not to move there any more
             return;
@@ -291,9 +296,15 @@ impl Service {
 
     /// The connection's node has released it: from now on, another node has it.
     pub(super) fn release_to_annex(&mut self, client: SocketAddr) {
-        let Some(MovingConnection { to, .. }) = self.annexes.on_released(client) else {
+        let Some((MovingConnection { to, .. }, exported)) = self.annexes.on_released(client) else {
             return;
         };
+        self.arrivals.forget(&client);
+        if let Some(connection) = self.table.find(client) {
+            self.table.change(connection, |connection| {
+                connection.follower_mut().on_moved(exported)
+            });
+        }
         self.actions
             .push_back(ServiceAction::Elsewhere(AnnexStep::Guide { client, node: to }));
         self.annexes.ask_drain();
@@ -413,9 +424,10 @@ impl Service {
     }
 
     /// An annex says which connections it has.
-    pub(super) fn on_claimed(&mut self, annex: AnnexId, clients: &[SocketAddr]) {
+    pub(super) fn on_claimed(&mut self, now: Instant, annex: AnnexId, clients: &[SocketAddr]) {
         let node = ServingNode::Annex(annex);
         let (changes, drops) = match self.role() {
+            Role::Backup => self.adopt_carried(annex, clients),
             Role::Sole | Role::Primary if self.asks_with().is_some() => {
                 self.carried.claim(annex, clients, self.role() == Role::Sole)
             }
@@ -424,6 +436,37 @@ impl Service {
         self.guide(changes);
         let drops = drops.into_iter().map(|client| AnnexStep::DropAt { client, node });
         self.actions.extend(drops.map(ServiceAction::Elsewhere));
+        self.ask_about_older(now);
+    }
+
+    /// An annex has told this wire what it has. It is told what the wire believes it to have, and what the primary has carried; the latter
+    /// connections pass this wire from now on. What is not in the log is looked up, so that it can be learnt. Returns the changes, and the clients whose
+    /// connections the annex must drop.
+    fn adopt_carried(
+        &mut self,
+        annex: AnnexId,
+        clients: &[SocketAddr],
+    ) -> (Vec<PlaceChange>, Vec<SocketAddr>) {
+        let (mut changes, mut drops) = (Vec::new(), Vec::new());
+        for &client in clients {
+            let is_logged = self.table.find(client).is_some();
+            match self.annexes.place(&client) {
+                ServingNode::Annex(place) if place == annex => {}
+                ServingNode::Primary if !is_logged => {
+                    self.annexes.adopt(client, annex);
+                    changes.push((client, ServingNode::Annex(annex)));
+                }
+                // If it is in the log, it has begun after the one that the annex has.
+                ServingNode::Primary | ServingNode::Annex(_) => {
+                    drops.push(client);
+                    continue;
+                }
+            }
+            if !is_logged {
+                self.table.look_up(client);
+            }
+        }
+        (changes, drops)
     }
 
     /// Connections that no annex has claimed in time are lost: the clients get a RST.

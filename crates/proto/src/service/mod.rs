@@ -153,6 +153,8 @@ pub enum ServiceInput {
         client: SocketAddr,
         /// The node.
         node: ServingNode,
+        /// The number of the latest snapshot that the node has exported.
+        exported: u64,
     },
     /// A node cannot have the connection, or has lost it.
     RefusedAt {
@@ -218,6 +220,13 @@ pub enum ServiceInput {
     /// The answer of the primary's kernel about some connections, as [`ServiceAction::Ask`] asked. Handle this after
     /// reading the log.
     Told(Vec<ClientTerms>),
+    /// The answer to [`AnnexStep::Ask`](crate::action::AnnexStep::Ask).
+    ToldAt {
+        /// The annex.
+        annex: AnnexId,
+        /// The terms of connections.
+        told: Vec<ClientTerms>,
+    },
     /// A run of the hook for the replica's state has ended ([`ServiceAction::RunSync`]).
     Synced {
         /// The number of the run.
@@ -246,6 +255,13 @@ pub enum ServiceInput {
     Export(ExportCall),
     /// A part of a snapshot came from the primary. Handle this after reading the log.
     Part(SnapshotPart),
+    /// A part of a snapshot came from an annex. Handle this after reading the log.
+    PartAt {
+        /// The annex.
+        annex: AnnexId,
+        /// The part.
+        part: SnapshotPart,
+    },
     /// The backup has answered a part of a snapshot.
     Receipt(PartReceipt),
     /// The primary has answered [`ServiceAction::AskPrefix`]. Handle this after reading the log.
@@ -395,7 +411,11 @@ impl Service {
                     .flat_map(|found| found.reversed_there.iter().copied()),
             ),
             annexes: Annexes::new(now, annexed().filter(|_| gate == Gate::Wire)),
-            carried: CarriedConnections::new(annexed().filter(|_| gate != Gate::Wire)),
+            carried: CarriedConnections::new(
+                now,
+                gate == Gate::Sole,
+                annexed().filter(|_| gate != Gate::Wire),
+            ),
             unfollowed: Unfollowed::default(),
             sync: config.state_sync.map(StateSync::new),
             exports: Exports::new(now),
@@ -503,7 +523,8 @@ impl Service {
             ServiceInput::NoOutside => self.path.on_nobody(),
             ServiceInput::LogGap => self.on_log_gap(now),
             ServiceInput::Page(page) => self.on_page(now, page),
-            ServiceInput::Told(told) => self.on_told(now, told),
+            ServiceInput::Told(told) => self.on_told(now, ServingNode::Primary, told),
+            ServiceInput::ToldAt { annex, told } => self.on_told(now, ServingNode::Annex(annex), told),
             ServiceInput::Synced { run, outcome } => self.on_synced(now, run, outcome),
             ServiceInput::Fed {
                 connection,
@@ -512,16 +533,21 @@ impl Service {
             } => self.on_fed(connection, to, ended),
             ServiceInput::ReplicaFailed { connection, reason } => self.on_replica_failure(connection, reason),
             ServiceInput::Export(call) => self.on_export(now, call),
-            ServiceInput::Part(part) => self.on_part(part),
+            ServiceInput::Part(part) => self.on_part(part, ServingNode::Primary),
+            ServiceInput::PartAt { annex, part } => self.on_part(part, ServingNode::Annex(annex)),
             ServiceInput::Receipt(receipt) => self.on_receipt(now, &receipt),
             ServiceInput::Prefix(answer) => self.on_prefix(now, &answer),
             ServiceInput::AnnexIsUp { node, is_up } => self.on_annex(now, node, is_up),
-            ServiceInput::RestoredAt { client, node } => self.on_restored_at(now, client, node),
+            ServiceInput::RestoredAt {
+                client,
+                node,
+                exported,
+            } => self.on_restored_at(now, client, (node, exported)),
             ServiceInput::RefusedAt { client, node, reason } => self.on_refused_at(now, client, node, reason),
             ServiceInput::StartedAt { connection } => self.on_started_at(now, connection),
             ServiceInput::DroppedAt { client, node } => self.on_dropped_at(now, client, node),
             ServiceInput::LiveAt { places, is_all } => self.on_live_at(&places, is_all),
-            ServiceInput::Claimed { annex, clients } => self.on_claimed(annex, &clients),
+            ServiceInput::Claimed { annex, clients } => self.on_claimed(now, annex, &clients),
         }
         self.judge_direct(now);
     }

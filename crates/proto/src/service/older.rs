@@ -1,8 +1,12 @@
 //! Connections that are older than the log: the wire asks the primary which ones there are, and what was agreed in their handshakes.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
 use super::Service;
 use crate::Instant;
-use crate::action::ServiceAction;
+use crate::action::{AnnexStep, ServiceAction};
+use crate::annex::{AnnexId, ServingNode};
 use crate::census::CensusPage;
 use crate::census::ClientTerms;
 use crate::connection::UnprotectedCause;
@@ -44,9 +48,29 @@ impl Service {
             self.actions.push_back(ServiceAction::AskAll { query });
         }
         if let Some(clients) = self.table.poll_question(now) {
-            self.actions.push_back(ServiceAction::Ask { clients });
+            self.ask_nodes(clients);
         }
         self.ask_prefixes(now);
+    }
+
+    /// Asks for the terms of connections, each where it lives.
+    fn ask_nodes(&mut self, clients: Vec<SocketAddr>) {
+        let mut of_primary = Vec::new();
+        let mut of_annexes = BTreeMap::<AnnexId, Vec<SocketAddr>>::new();
+        for client in clients {
+            match self.annexes.place(&client) {
+                ServingNode::Primary => of_primary.push(client),
+                ServingNode::Annex(annex) => of_annexes.entry(annex).or_default().push(client),
+            }
+        }
+        if !of_primary.is_empty() {
+            let clients = of_primary;
+            self.actions.push_back(ServiceAction::Ask { clients });
+        }
+        let steps = of_annexes
+            .into_iter()
+            .map(|(annex, clients)| AnnexStep::Ask { annex, clients });
+        self.actions.extend(steps.map(ServiceAction::Elsewhere));
     }
 
     /// A page of the primary's connections, as [`ServiceAction::AskAll`] asked. Call this after reading the log.
@@ -68,11 +92,15 @@ impl Service {
         }
     }
 
-    /// The answer to [`ServiceAction::Ask`]: the terms of some connections, from the primary's kernel. Call this after
-    /// reading the log.
-    pub(super) fn on_told(&mut self, now: Instant, told: Vec<ClientTerms>) {
+    /// The answer to [`ServiceAction::Ask`] or [`AnnexStep::Ask`]: the terms of some connections, from the kernel of the node `from`. Call this
+    /// after reading the log. A node does not know of a connection that has moved meanwhile.
+    pub(super) fn on_told(&mut self, now: Instant, from: ServingNode, told: Vec<ClientTerms>) {
         self.tell_table();
-        told.into_iter().for_each(|told| self.table.on_told(told));
+        for (client, terms) in told {
+            if self.annexes.holder(&client) == Some(from) {
+                self.table.on_told((client, terms));
+            }
+        }
         self.remove_ended(now);
         self.ask_about_older(now);
     }

@@ -2,13 +2,19 @@
 
 use super::{ExportCall, Service};
 use crate::Instant;
-use crate::action::ServiceAction;
+use crate::action::{AnnexStep, ServiceAction};
+use crate::annex::ServingNode;
 use crate::export::{ExportOutcome, PartReceipt, SnapshotPart};
 use crate::restart::snapshot::SnapshotStanding;
 use crate::role::Role;
 use crate::table::ConnectionId;
 
 impl Service {
+    /// The number of the latest snapshot that this node has exported.
+    pub const fn exported(&self) -> u64 {
+        self.exports.last_number()
+    }
+
     /// The application on this node has exported its state for a connection.
     pub(super) fn on_export(&mut self, now: Instant, call: ExportCall) {
         let ExportCall {
@@ -59,8 +65,8 @@ impl Service {
         self.send_snapshots(now);
     }
 
-    /// A part of a snapshot came from the primary. Call this after reading the log.
-    pub(super) fn on_part(&mut self, part: SnapshotPart) {
+    /// A part of a snapshot came from the primary, or from an annex (`from`). Call this after reading the log.
+    pub(super) fn on_part(&mut self, part: SnapshotPart, from: ServingNode) {
         let (number, client, size) = (part.number, part.client, part.size);
         let receipt = |arrived, standing| PartReceipt {
             number,
@@ -72,6 +78,9 @@ impl Service {
             self.arrivals.clear();
             return; // the primary's role or this one's is about to change, so the primary asks again or stops
         }
+        if self.annexes.holder(&client) != Some(from) {
+            return; // a node that has the connection no more; it has told its application so
+        }
         let known = self.table.find(client);
         let standing = known.and_then(|id| self.table.get(id)?.follower().standing(number));
         let answer = match standing {
@@ -81,8 +90,17 @@ impl Service {
                 Ok(snapshot) => receipt(size, Some(self.table.on_snapshot(client, snapshot))),
             },
         };
-        self.actions.push_back(ServiceAction::SendReceipt(answer));
+        self.send_receipt(answer);
         self.tell_wire();
+    }
+
+    /// Answers a part of a snapshot.
+    fn send_receipt(&mut self, receipt: PartReceipt) {
+        let action = match self.annexes.place(&receipt.client) {
+            ServingNode::Primary => ServiceAction::SendReceipt(receipt),
+            ServingNode::Annex(annex) => ServiceAction::Elsewhere(AnnexStep::Receipt { annex, receipt }),
+        };
+        self.actions.push_back(action);
     }
 
     /// Tells the primary if a snapshot of this connection has become the restart point since the last call.
@@ -92,12 +110,12 @@ impl Service {
         };
         if let Some(number) = entry.follower_mut().take_reached() {
             let (client, standing) = (entry.client(), Some(SnapshotStanding::Kept));
-            self.actions.push_back(ServiceAction::SendReceipt(PartReceipt {
+            self.send_receipt(PartReceipt {
                 number,
                 client,
                 arrived: 0,
                 standing,
-            }));
+            });
         }
     }
 }

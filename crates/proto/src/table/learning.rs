@@ -193,6 +193,12 @@ impl Table {
         step.unwrap_or_else(|| JoinStep::Refused("the connection has ended".to_owned()))
     }
 
+    /// The client has a connection on an annex. What the primary has said of it does not count; the annex is to be asked.
+    pub(crate) fn look_up(&mut self, client: SocketAddr) {
+        self.learner.forget(client);
+        self.learner.ask_about(client);
+    }
+
     /// Removes a connection that was learnt wrongly. The client's connection counts as older again and is never learnt; `reason` says why.
     pub(crate) fn unlearn(&mut self, now: Instant, id: ConnectionId, reason: String) {
         if let Some(connection) = self.remove(id) {

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use agent::{Kernel, LogReader, MessageToPeer, SyncRun, Written};
 use proto::action::{Gate, OperatorReport, ServiceIndex};
-use proto::annex::ServingNode;
+use proto::annex::{AnnexId, ServingNode};
 use proto::connection::{Cap, Connection, Endpoint as Known, OutputEnd};
-use proto::export::ExportOutcome;
+use proto::export::{ExportOutcome, PartReceipt};
 use proto::follower::{Restart, RestartPolicy};
 use proto::node::Node;
 use proto::restart::prefix::{KeptInput, PrefixAnswer, PrefixAsk};
@@ -551,6 +551,10 @@ impl Kernel for Machine {
     }
 
     fn drop_at(&mut self, _: ServiceIndex, _: ServingNode, _: SocketAddr) {}
+
+    fn ask_annex(&mut self, _: ServiceIndex, _: AnnexId, _: Vec<SocketAddr>) {}
+
+    fn answer_part(&mut self, _: ServiceIndex, _: AnnexId, _: PartReceipt) {}
 
     fn open_replica(&mut self, _: ServiceIndex, id: ConnectionId, client: SocketAddr) -> Result<(), String> {
         if self.is_server_dead {

@@ -4,6 +4,8 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use proto::follower::RestartPolicy;
+
 use super::super::AnnexFile;
 use super::{SMALLEST, and, parse, wrong};
 
@@ -49,7 +51,7 @@ fn annexes_need_what_they_need() {
     let cases = [
         (
             with_key(ANNEX).replace("\"http\"", "\"replica\""),
-            "service[0].annex: annexes belong to policy = \"http\" or \"replay\" only",
+            "service[0].annex: annexes do not belong to policy = \"replica\"",
         ),
         (
             with_key(ANNEX).replace("\"http\"", "\"replay\"\ncommit = \"pr\""),
@@ -119,7 +121,18 @@ fn an_annex_has_a_file_of_its_own() {
     assert_eq!(file.state_dir, Path::new("/run/steadfast/gamma"));
     assert_eq!(file.services[0].vip, "10.0.0.100:80".parse().unwrap());
     assert_eq!(file.services[0].application, "127.0.0.1:80".parse().unwrap());
+    assert_eq!(file.services[0].policy, RestartPolicy::Http);
+    assert_eq!(file.snapshot_socket, Path::new("/run/steadfast/snapshots.sock"));
     assert!(!format!("{file:?}").contains("abab"), "the key is not shown");
+    let exporting = format!("{OWN}policy = \"snapshot\"\n");
+    let exporting = own(&format!("snapshot_socket = \"/run/x.sock\"\n{exporting}")).unwrap();
+    assert_eq!(exporting.services[0].policy, RestartPolicy::Snapshot);
+    assert_eq!(exporting.snapshot_socket, Path::new("/run/x.sock"));
+    let problem = own(&format!("{OWN}policy = \"replica\"\n")).unwrap_err();
+    assert_eq!(
+        problem,
+        "annex.toml:10: service[0].policy: is \"replica\"; allowed: \"http\", \"replay\" or \"snapshot\""
+    );
 
     let packaged = include_str!("../../../../../packaging/annex.toml");
     assert_eq!(

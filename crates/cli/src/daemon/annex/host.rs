@@ -15,6 +15,7 @@ use proto::takeover::{output_max, wake_from};
 
 use super::super::relay::{Handover, HandoverContent, RelayedConnections};
 use super::super::sealed::begin;
+use super::super::snapshots::MovedConnections;
 use super::links::SILENT_MAX;
 use super::message::{AnnexReply, AnnexRequest, Having, MAGIC, MESSAGE, StartRequest, WakeAgent, WireHello};
 use crate::config::SecretKey;
@@ -128,6 +129,18 @@ struct HostedSocket {
     socket: RestoredSocket,
 }
 
+/// What a node needs to take connections of a service.
+pub struct HostPlace<'a> {
+    pub service: ServiceIndex,
+    pub pool: &'a mut Pool,
+    pub relay: &'a mut RelayedConnections,
+    pub raw: &'a RawSender,
+    /// The connections that have moved away.
+    pub moved: MovedConnections,
+    /// The number of the latest snapshot that its application has exported.
+    pub exported: u64,
+}
+
 /// What a node has of a service for a wire.
 #[derive(Default)]
 pub struct HostedConnections {
@@ -141,6 +154,11 @@ impl HostedConnections {
     /// Number of connections that were started here and not dropped.
     pub fn started(&self) -> usize {
         self.started.len()
+    }
+
+    /// Whether this client's connection was started here and not dropped.
+    pub fn has(&self, client: &SocketAddr) -> bool {
+        self.started.contains(client)
     }
 
     /// The clients whose connections were started here and not dropped.
@@ -175,11 +193,7 @@ impl HostedConnections {
     }
 
     /// Carries out a request, except `Hello`. Returns the answer.
-    pub fn handle(
-        &mut self,
-        request: AnnexRequest,
-        (service, pool, relay, raw): (ServiceIndex, &mut Pool, &mut RelayedConnections, &RawSender),
-    ) -> Option<AnnexReply> {
+    pub fn handle(&mut self, request: AnnexRequest, mut place: HostPlace<'_>) -> Option<AnnexReply> {
         let now = linux::clock::now();
         let (client, outcome) = match request {
             AnnexRequest::Restore {
@@ -188,9 +202,9 @@ impl HostedConnections {
                 now: then,
             } => (
                 endpoint.client,
-                self.restore(*endpoint, &output, (now, then), pool),
+                self.restore(*endpoint, &output, (now, then), &mut place),
             ),
-            AnnexRequest::Start(request) => (request.client, self.start(*request, service, relay, raw)),
+            AnnexRequest::Start(request) => (request.client, self.start(*request, place)),
             AnnexRequest::Drop(client) => {
                 self.restoring.remove(&client);
                 return Some(AnnexReply::Dropped(client));
@@ -198,6 +212,8 @@ impl HostedConnections {
             AnnexRequest::Hello(_)
             | AnnexRequest::Ping
             | AnnexRequest::TakeBack(_)
+            | AnnexRequest::Ask(_)
+            | AnnexRequest::Receipt(_)
             | AnnexRequest::Lives { .. } => return None,
         };
         Some(outcome.unwrap_or_else(|reason| AnnexReply::Refused { client, reason }))
@@ -213,14 +229,14 @@ impl HostedConnections {
         mut endpoint: Endpoint,
         output: &[u8],
         (now, then): (Instant, u64),
-        pool: &mut Pool,
+        place: &mut HostPlace<'_>,
     ) -> Result<AnnexReply, String> {
         // The two nodes' clocks are not compared. The time of the request's way is missing from the age, so the socket's clock is a little
         // behind the server's before. It is never behind what the client has seen: that server has said nothing since.
         if let Some(clock) = &mut endpoint.timestamps {
             clock.at = now - Duration::from_nanos(then.saturating_sub(clock.at.as_nanos()));
         }
-        let socket = RestoredSocket::new(pool, &endpoint, std::iter::once(output))
+        let socket = RestoredSocket::new(place.pool, &endpoint, std::iter::once(output))
             .and_then(|socket| socket.make_ready().map(|()| socket))
             .map_err(|error| error.to_string())?;
         let client = endpoint.client;
@@ -231,22 +247,26 @@ impl HostedConnections {
             socket,
         };
         self.restoring.insert(client, hosted);
-        Ok(AnnexReply::Restored(client))
+        Ok(AnnexReply::Restored {
+            client,
+            exported: place.exported,
+        })
     }
 
-    fn start(
-        &mut self,
-        request: StartRequest,
-        service: ServiceIndex,
-        relay: &mut RelayedConnections,
-        raw: &RawSender,
-    ) -> Result<AnnexReply, String> {
+    fn start(&mut self, request: StartRequest, place: HostPlace<'_>) -> Result<AnnexReply, String> {
         let StartRequest {
             client,
             late,
             is_quiet,
             content,
         } = request;
+        let HostPlace {
+            service,
+            relay,
+            raw,
+            moved,
+            ..
+        } = place;
         let HostedSocket {
             mut endpoint,
             output,
@@ -263,6 +283,7 @@ impl HostedConnections {
         }
         let socket = socket.activate(is_quiet).map_err(|error| error.to_string())?;
         let id = relay.add_live(service, client, linux::clock::now());
+        moved.arrive(service, client);
         relay.hand_over(Handover {
             id,
             service,

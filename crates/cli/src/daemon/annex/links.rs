@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use proto::action::ServiceIndex;
-use proto::annex::ServingNode;
+use proto::annex::{AnnexId, ServingNode};
 
 use super::super::sealed::{BEGIN_MAX, SealedReader, begin};
 use super::message::{AnnexReply, AnnexRequest, Having, MAGIC, MESSAGE, WakeAgent, WireHello};
@@ -29,6 +29,8 @@ pub enum LinkEvent {
         mac: [u8; 6],
         /// The clients whose connections it has.
         has: Vec<SocketAddr>,
+        /// Of the primary: what it carries, and for which annexes.
+        carries: Vec<(SocketAddr, AnnexId)>,
     },
     /// The node is not there any more.
     Down,
@@ -208,13 +210,13 @@ impl LinkThread {
             take_back: greeting.take_back,
             having,
         }))?;
-        let AnnexReply::Welcome { mac, has } = receive(&mut reader)? else {
+        let AnnexReply::Welcome { mac, has, carries } = receive(&mut reader)? else {
             return Err(io::ErrorKind::InvalidData.into());
         };
         reader.stream.get_ref().set_read_timeout(Some(SILENT_MAX))?;
         let stream = reader.stream.get_ref().try_clone()?;
         self.is_up.store(true, Ordering::Release);
-        self.tell(LinkEvent::Up { mac, has });
+        self.tell(LinkEvent::Up { mac, has, carries });
         tracing::info!(node = %self.place.to, vip = %self.place.vip, "the annex is there");
         std::thread::scope(|scope| {
             let listens = scope.spawn(|| self.listen(&mut reader));
@@ -245,6 +247,7 @@ impl LinkThread {
         loop {
             match receive(reader)? {
                 AnnexReply::Pong => {}
+                AnnexReply::Superseded => return Err(io::Error::other("it obeys another node")),
                 reply => {
                     if !self.tell(LinkEvent::Reply(reply)) {
                         return Ok(());

@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use proto::annex::AnnexId;
+use proto::census::{ClientTerms, Terms};
 use proto::connection::Endpoint;
+use proto::export::{PartReceipt, SnapshotPart};
 use serde::{Deserialize, Serialize};
 
 use crate::daemon::relay::PlannedContent;
@@ -13,7 +15,7 @@ use crate::daemon::relay::PlannedContent;
 pub type WakeAgent = Arc<dyn Fn() + Send + Sync>;
 
 /// Marks a link of this version.
-pub const MAGIC: [u8; 4] = *b"SFA2";
+pub const MAGIC: [u8; 4] = *b"SFA3";
 /// The only kind of frame.
 pub const MESSAGE: u8 = 1;
 
@@ -44,6 +46,10 @@ pub enum AnnexRequest {
         /// These are all that do not live on the primary.
         is_all: bool,
     },
+    /// To an annex: what are the terms of the connections of these clients?
+    Ask(Vec<SocketAddr>),
+    /// To an annex: where its snapshot stands.
+    Receipt(PartReceipt),
     /// The wire lives.
     Ping,
 }
@@ -96,9 +102,18 @@ pub enum AnnexReply {
         mac: [u8; 6],
         /// The clients whose connections it has.
         has: Vec<SocketAddr>,
+        /// From the primary: what it carries, and for which annexes.
+        carries: Vec<(SocketAddr, AnnexId)>,
     },
+    /// The receiver is not obeyed any more: another node has begun a link.
+    Superseded,
     /// The socket is made.
-    Restored(SocketAddr),
+    Restored {
+        /// The client.
+        client: SocketAddr,
+        /// The number of the latest snapshot that the sender has exported.
+        exported: u64,
+    },
     /// The connection cannot be had, or is lost.
     Refused {
         /// The client.
@@ -110,6 +125,98 @@ pub enum AnnexReply {
     Dropped(SocketAddr),
     /// The socket speaks, and has woken its client.
     Live(SocketAddr),
+    /// The answer to `Ask`.
+    Told(Vec<SentTerms>),
+    /// A part of a snapshot that an annex's application has exported.
+    Part(SnapshotPart),
     /// The answer to `Ping`.
     Pong,
+}
+
+/// [`ClientTerms`] with each field, because this encoding does not name fields.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentTerms {
+    client: SocketAddr,
+    /// `None`: there is no such connection.
+    terms: Option<EachTerm>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct EachTerm {
+    mss: u16,
+    window_scale: Option<(u8, u8)>,
+    sack: bool,
+    timestamps: bool,
+    microseconds: bool,
+}
+
+impl From<ClientTerms> for SentTerms {
+    fn from((client, terms): ClientTerms) -> Self {
+        let each = |terms| {
+            let Terms {
+                mss,
+                window_scale,
+                sack,
+                timestamps,
+                microseconds,
+            } = terms;
+            EachTerm {
+                mss,
+                window_scale,
+                sack,
+                timestamps,
+                microseconds,
+            }
+        };
+        let terms = terms.map(each);
+        Self { client, terms }
+    }
+}
+
+impl From<SentTerms> for ClientTerms {
+    fn from(SentTerms { client, terms }: SentTerms) -> Self {
+        let all = |each| {
+            let EachTerm {
+                mss,
+                window_scale,
+                sack,
+                timestamps,
+                microseconds,
+            } = each;
+            Terms {
+                mss,
+                window_scale,
+                sack,
+                timestamps,
+                microseconds,
+            }
+        };
+        (client, terms.map(all))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terms_arrive_as_they_were_sent() {
+        let client = ([10, 0, 0, 1], 4000).into();
+        let terms = Terms {
+            mss: 1460,
+            window_scale: Some((7, 9)),
+            sack: true,
+            timestamps: false,
+            microseconds: false,
+        };
+        for told in [(client, Some(terms)), (client, None)] {
+            let reply = AnnexReply::Told(vec![told.into()]);
+            let bytes = postcard::to_stdvec(&reply).unwrap();
+            let AnnexReply::Told(sent) = postcard::from_bytes(&bytes).unwrap() else {
+                panic!("another message");
+            };
+            let [sent] = <[SentTerms; 1]>::try_from(sent).unwrap();
+            assert_eq!(ClientTerms::from(sent), told);
+        }
+    }
 }

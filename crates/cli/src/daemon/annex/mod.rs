@@ -40,6 +40,8 @@ pub struct AnnexNodes {
     calls: Option<Receiver<AnnexCall>>,
     /// Where connections live.
     guests: BTreeMap<(ServiceIndex, SocketAddr), ServingNode>,
+    /// Connections that the primary carries. Their annexes are told of them, so that they take this wire for theirs.
+    carried: BTreeMap<(ServiceIndex, SocketAddr), ServingNode>,
 }
 
 /// The clients whose connections an earlier agent has guided to annexes, each with the annex.
@@ -141,6 +143,26 @@ impl AnnexNodes {
         self.send(service, ServingNode::Primary, lives);
     }
 
+    /// The primary carries these connections: their annexes are to give them to this wire.
+    pub fn expect(&mut self, service: ServiceIndex, carried: Vec<(SocketAddr, AnnexId)>) {
+        self.carried.retain(|(of, _), _| *of != service);
+        let carried = carried.into_iter();
+        self.carried
+            .extend(carried.map(|(client, annex)| ((service, client), ServingNode::Annex(annex))));
+        for known in self.nodes.iter().filter(|known| known.service == service) {
+            self.tell_guests(known);
+        }
+    }
+
+    /// The next greeting of this node says what it has.
+    fn tell_guests(&self, known: &KnownNode) {
+        let both = self.guests.iter().chain(&self.carried);
+        let own = both.filter(|((of, _), at)| *of == known.service && **at == known.node);
+        known
+            .link
+            .set_guests(own.map(|((_, client), _)| *client).collect());
+    }
+
     /// The next event of a link.
     pub fn poll_link(&self) -> Option<FromLink> {
         self.events.as_ref()?.try_recv().ok()
@@ -191,13 +213,10 @@ impl AnnexNodes {
             ServingNode::Primary => self.guests.remove(&(service, client)),
             ServingNode::Annex(_) => self.guests.insert((service, client), node),
         };
+        self.carried.remove(&(service, client));
         for known in &self.nodes {
             if known.service == service && (known.node == node || Some(known.node) == before) {
-                let guests = self.guests.iter();
-                let own = guests.filter(|((of, _), at)| *of == service && **at == known.node);
-                known
-                    .link
-                    .set_guests(own.map(|((_, client), _)| *client).collect());
+                self.tell_guests(known);
             }
         }
     }

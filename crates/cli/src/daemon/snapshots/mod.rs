@@ -29,9 +29,9 @@ use tokio::sync::Semaphore;
 
 use crate::config::Config;
 use crate::control::Asker;
-use server::{SnapshotServer, SnapshotService, StreamStarts};
-pub use waiting::WaitingExports;
-use waiting::{ImportCounter, MovedSockets};
+pub use server::SnapshotService;
+use server::{SnapshotServer, StreamStarts};
+pub use waiting::{MovedConnections, WaitingExports};
 
 /// Maximum number of connections of applications. Others wait in the kernel's queue.
 const CLIENTS_MAX: usize = 16_384;
@@ -49,25 +49,43 @@ impl Drop for SnapshotSocket {
     }
 }
 
-/// Serves applications on a separate thread, if a service has policy `snapshot`.
+/// What applications may export and import: the services with policy `snapshot`, and where.
+pub struct SnapshotPlace<'a> {
+    pub services: Vec<SnapshotService>,
+    /// The socket.
+    pub socket: &'a Path,
+    /// The directory of the keepers' sockets.
+    pub state_dir: &'a Path,
+}
+
+impl<'a> SnapshotPlace<'a> {
+    /// The place of a node of a pair.
+    pub fn of(config: &'a Config) -> Self {
+        let services = (0..).zip(&config.services);
+        let services = services.filter(|(_, service)| service.policy == RestartPolicy::Snapshot);
+        let services = services.map(|(index, service)| SnapshotService {
+            index,
+            vip: (service.address, service.port).into(),
+            application: service.application,
+        });
+        Self {
+            services: services.collect(),
+            socket: &config.node.snapshot_socket,
+            state_dir: &config.node.state_dir,
+        }
+    }
+}
+
+/// Serves applications on a separate thread, if there are services for them.
 ///
 /// # Errors
 /// The step that failed.
 pub fn serve(
-    config: &Config,
+    place: SnapshotPlace<'_>,
     asker: &Asker,
-    (imported, moved): (ImportCounter, MovedSockets),
+    waiting: &WaitingExports,
 ) -> anyhow::Result<Option<SnapshotSocket>> {
-    let services = (0..).zip(&config.services);
-    let services = services.filter(|(_, service)| service.policy == RestartPolicy::Snapshot);
-    let services: Vec<_> = services
-        .map(|(index, service)| SnapshotService {
-            index,
-            vip: (service.address, service.port).into(),
-            application: service.application,
-        })
-        .collect();
-    if services.is_empty() {
+    if place.services.is_empty() {
         return Ok(None);
     }
     let numbers = SequenceNumbers::load().context("the program that looks up sequence numbers")?;
@@ -77,15 +95,15 @@ pub fn serve(
         numbers.stream_starts(local, peer).map_err(io::Error::other)
     });
     let server = Arc::new(SnapshotServer {
-        services,
-        state_dir: config.node.state_dir.clone(),
+        services: place.services,
+        state_dir: place.state_dir.to_owned(),
         asker: asker.clone(),
         receiving: Semaphore::new(RECEIVING_MAX),
-        imported,
-        moved,
+        imported: waiting.import_counter(),
+        moved: waiting.moved(),
         stream_starts,
     });
-    let path = &config.node.snapshot_socket;
+    let path = place.socket;
     let failed = || format!("the socket for snapshots at {}", path.display());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -95,7 +113,7 @@ pub fn serve(
         let _in_runtime = runtime.enter();
         open(path).with_context(failed)?
     };
-    let socket = SnapshotSocket(path.clone());
+    let socket = SnapshotSocket(path.to_owned());
     std::thread::Builder::new()
         .name("snapshots".into())
         .spawn(move || {

@@ -16,7 +16,7 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 
 use super::request::{self, Answer, Operation, RequestAndConnection, Status};
-use super::waiting::{ImportCounter, MovedSockets};
+use super::waiting::{ImportCounter, MovedConnections};
 use crate::control::{Asker, ExportRequest};
 use crate::keepers;
 
@@ -24,7 +24,7 @@ use crate::keepers;
 const OUTCOME_MAX: Duration = Duration::from_secs(60);
 
 /// A service with policy `snapshot`.
-pub(super) struct SnapshotService {
+pub struct SnapshotService {
     pub index: ServiceIndex,
     pub vip: SocketAddr,
     pub application: SocketAddr,
@@ -51,7 +51,7 @@ pub(super) struct SnapshotServer {
     /// Room for states that are being received.
     pub receiving: Semaphore,
     pub imported: ImportCounter,
-    pub moved: MovedSockets,
+    pub moved: MovedConnections,
     pub stream_starts: StreamStarts,
 }
 
@@ -130,8 +130,13 @@ impl SnapshotServer {
         } else {
             (self.stream_starts)(progress.local, progress.peer)?
         };
+        // Only at the end: the connection may move during this call.
+        let unprotected = || match is_relayed && self.moved.has_left(index, progress.peer) {
+            true => Answer::of(Status::Moved),
+            false => Answer::done(false),
+        };
         let Some((input, output)) = begins_at else {
-            return Ok(Answer::done(false)); // a local program's own connection to the application, or one that has just ended
+            return Ok(unprotected()); // a local program's own connection to the application, or one that has just ended
         };
         // Sequence numbers count modulo 2³².
         let place = ExportPlace {
@@ -149,9 +154,9 @@ impl SnapshotServer {
         let outcome = tokio::time::timeout(OUTCOME_MAX, self.asker.export(request)).await;
         Ok(match outcome {
             Ok(Some(ExportOutcome::Kept)) => Answer::done(true),
-            Ok(Some(ExportOutcome::NotKept(_))) => Answer::done(false),
+            Ok(Some(ExportOutcome::NotKept(_))) => unprotected(),
             // This node has taken over single connections and does not serve the service: it has no backup for them.
-            Ok(Some(ExportOutcome::Moved)) if is_relayed => Answer::done(false),
+            Ok(Some(ExportOutcome::Moved)) if is_relayed => unprotected(),
             Ok(Some(ExportOutcome::Moved)) => Answer::of(Status::Moved),
             Ok(Some(ExportOutcome::TimedOut)) | Err(_) => Answer::of(Status::TimedOut),
             Ok(None) => return Err(io::ErrorKind::ConnectionAborted.into()), // the agent stops: its successor is asked again

@@ -1,5 +1,5 @@
 use std::io::{IoSlice, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream as Application;
 use std::sync::mpsc::Receiver;
@@ -10,6 +10,7 @@ use proto::Seq;
 use proto::export::{ExportOutcome, ExportPlace, STATE_MAX};
 use socket2::SockRef;
 
+use super::waiting::{ImportCounter, MovedConnections};
 use super::*;
 use crate::control::{Call, ControlServer, ExportRequest};
 
@@ -19,24 +20,30 @@ struct ServerTestbed {
     calls: Receiver<Call>,
     application: TcpStream,
     client: TcpStream,
-    moved: MovedSockets,
+    moved: MovedConnections,
     _control: ControlServer,
 }
 
 impl ServerTestbed {
     fn new() -> Self {
+        Self::with_application(false)
+    }
+
+    /// `is_relayed`: the connection comes to the application from a keeper.
+    fn with_application(is_relayed: bool) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let (control, asker, calls) = ControlServer::open(directory.path(), || ()).expect("a control socket");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
         let vip = listener.local_addr().expect("bound");
         let client = TcpStream::connect(vip).expect("connected");
         let (application, _) = listener.accept().expect("accepted");
+        let other: SocketAddr = "127.0.0.1:1".parse().expect("an address");
         let service = SnapshotService {
             index: 3,
-            vip,
-            application: "127.0.0.1:1".parse().expect("an address"),
+            vip: if is_relayed { other } else { vip },
+            application: if is_relayed { vip } else { other },
         };
-        let moved = MovedSockets::default();
+        let moved = MovedConnections::default();
         let server = Arc::new(SnapshotServer {
             services: vec![service],
             state_dir: directory.path().to_owned(),
@@ -224,6 +231,26 @@ fn calls_on_a_connection_that_has_moved_say_so() {
         ask(&mut server, operation, size, state, Some(&testbed.application));
         assert_eq!(hear(&mut server), (1, 0, 0), "operation {operation}");
     }
+}
+
+/// A connection that a keeper relayed here moves on. Its application must not believe that it goes on without a backup.
+#[test]
+fn a_call_on_a_relayed_connection_that_moves_says_so() {
+    let mut testbed = ServerTestbed::with_application(true);
+    let mut server = testbed.connect();
+    let client = testbed.client.local_addr().unwrap();
+    ask(&mut server, 1, 1, b"a", Some(&testbed.application));
+    assert_eq!(
+        hear(&mut server),
+        (0, 0, 0),
+        "no keeper has it: a local program's own"
+    );
+    testbed.moved.leave(3, &[client]);
+    ask(&mut server, 1, 1, b"a", Some(&testbed.application));
+    assert_eq!(hear(&mut server), (1, 0, 0), "it has moved");
+    testbed.moved.arrive(3, client);
+    ask(&mut server, 1, 1, b"a", Some(&testbed.application));
+    assert_eq!(hear(&mut server), (0, 0, 0), "a new one");
 }
 
 /// An application that cannot be told the outcome asks the next agent.

@@ -1,7 +1,8 @@
 //! The applications' calls that wait for their outcome, and counters of calls and imports.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use proto::action::ServiceIndex;
 use proto::export::ExportOutcome;
@@ -22,36 +23,91 @@ pub struct WaitingExports {
     /// Number of calls that had an outcome, by service and outcome.
     outcomes: BTreeMap<(ServiceIndex, &'static str), u64>,
     imported: ImportCounter,
-    moved: MovedSockets,
+    moved: MovedConnections,
 }
 
-/// Maximum number of sockets in [`MovedSockets`].
+/// Maximum number of sockets, and of clients, in [`MovedConnections`].
 const MOVED_MAX: usize = 16_384;
 
-/// The latest sockets whose connections have moved to the other node, by the kernel's numbers of sockets. An application may still have their
-/// descriptors. Clones share the sockets.
+/// The latest connections that have moved to another node. An application may still have their descriptors. Clones share them.
 #[derive(Clone, Default)]
-pub struct MovedSockets(Arc<Mutex<(BTreeSet<u64>, VecDeque<u64>)>>);
+pub struct MovedConnections(Arc<Mutex<LatestMoved>>);
 
-impl MovedSockets {
-    pub fn note(&self, sockets: impl IntoIterator<Item = u64>) {
-        let mut moved = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (known, in_order) = &mut *moved;
-        for socket in sockets {
-            if known.insert(socket) {
-                in_order.push_back(socket);
-            }
-            if in_order.len() > MOVED_MAX
-                && let Some(oldest) = in_order.pop_front()
-            {
-                known.remove(&oldest);
-            }
+#[derive(Default)]
+struct LatestMoved {
+    /// By the kernel's numbers of sockets.
+    sockets: LatestOf<u64>,
+    /// Those that a keeper relayed here.
+    clients: LatestOf<(ServiceIndex, SocketAddr)>,
+}
+
+/// The latest members of a set, at most [`MOVED_MAX`].
+struct LatestOf<T> {
+    known: BTreeSet<T>,
+    in_order: VecDeque<T>,
+}
+
+impl<T> Default for LatestOf<T> {
+    fn default() -> Self {
+        Self {
+            known: BTreeSet::new(),
+            in_order: VecDeque::new(),
+        }
+    }
+}
+
+impl<T: Ord + Copy> LatestOf<T> {
+    fn add(&mut self, one: T) {
+        if self.known.insert(one) {
+            self.in_order.push_back(one);
+        }
+        if self.in_order.len() > MOVED_MAX
+            && let Some(oldest) = self.in_order.pop_front()
+        {
+            self.known.remove(&oldest);
         }
     }
 
+    fn remove(&mut self, one: &T) {
+        if self.known.remove(one) {
+            self.in_order.retain(|other| other != one);
+        }
+    }
+}
+
+impl MovedConnections {
+    fn latest(&self) -> MutexGuard<'_, LatestMoved> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connections of these sockets have moved.
+    pub fn note(&self, sockets: impl IntoIterator<Item = u64>) {
+        let mut latest = self.latest();
+        sockets.into_iter().for_each(|socket| latest.sockets.add(socket));
+    }
+
+    /// Whether the connection of this socket has moved.
     pub fn contains(&self, socket: u64) -> bool {
-        let moved = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        moved.0.contains(&socket)
+        self.latest().sockets.known.contains(&socket)
+    }
+
+    /// The connections of these clients are about to leave. Call this before the keeper loses them: an application whose call meets the end of
+    /// its connection must not take that for a missing backup.
+    pub fn leave(&self, service: ServiceIndex, clients: &[SocketAddr]) {
+        let mut latest = self.latest();
+        clients
+            .iter()
+            .for_each(|&client| latest.clients.add((service, client)));
+    }
+
+    /// A connection of this client comes to this node's keeper. Call this before the keeper has it.
+    pub fn arrive(&self, service: ServiceIndex, client: SocketAddr) {
+        self.latest().clients.remove(&(service, client));
+    }
+
+    /// Whether this client's latest connection here has moved.
+    pub fn has_left(&self, service: ServiceIndex, client: SocketAddr) -> bool {
+        self.latest().clients.known.contains(&(service, client))
     }
 }
 
@@ -72,11 +128,14 @@ impl ImportCounter {
 }
 
 impl WaitingExports {
-    /// Begins a call. With `reply`, somebody waits for its outcome. Returns its number.
-    pub fn begin(&mut self, reply: Option<oneshot::Sender<ExportOutcome>>) -> u64 {
+    /// Begins a call. The caller gets the outcome, or, if it does not wait, learns at once that this node has the state. Returns the call's
+    /// number.
+    pub fn begin(&mut self, waits: bool, reply: oneshot::Sender<ExportOutcome>) -> u64 {
         self.last += 1;
-        if let Some(reply) = reply {
+        if waits {
             self.waiting.insert(self.last, reply);
+        } else {
+            let _ = reply.send(ExportOutcome::Kept); // fails only if the application has gone away
         }
         self.last
     }
@@ -86,8 +145,8 @@ impl WaitingExports {
         self.imported.clone()
     }
 
-    /// The sockets whose connections have moved, for the thread that serves applications.
-    pub fn moved_sockets(&self) -> MovedSockets {
+    /// The connections that have moved, for the thread that serves applications.
+    pub fn moved(&self) -> MovedConnections {
         self.moved.clone()
     }
 
@@ -126,12 +185,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_sockets_are_known() {
-        let moved = MovedSockets::default();
+    fn the_latest_connections_are_known() {
+        let moved = MovedConnections::default();
         let last = MOVED_MAX as u64;
         moved.clone().note(0..=last);
         moved.note([last]); // known already
         let known = [0, 1, last, last + 1].map(|socket| moved.contains(socket));
         assert_eq!(known, [false, true, true, false]);
+        let client = SocketAddr::from(([10, 0, 0, 1], 4000));
+        moved.leave(3, &[client]);
+        assert_eq!(
+            [2, 3].map(|service| moved.has_left(service, client)),
+            [false, true]
+        );
+        moved.arrive(3, client);
+        assert!(!moved.has_left(3, client));
     }
 }

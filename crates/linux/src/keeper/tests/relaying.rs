@@ -12,6 +12,7 @@ use proto::connection::OutputEnd;
 use proto::restart::replay::ReplayTracker;
 use proto::restart::replica::ReplicaResume;
 use proto::spill::{Depot, InFile, LogPart};
+use socket2::SockRef;
 
 use super::lab::*;
 use crate::application::{UNSENT_MAX, bound_unsent};
@@ -389,6 +390,10 @@ fn written_ahead(plan: AdoptionPlan, limit: usize) -> usize {
         written
     });
     let connection = connection();
+    // A kernel whose receiver is late enlarges its buffer up to 32 MB, if nobody has set the size.
+    SockRef::from(&connection.client)
+        .set_recv_buffer_size(128 << 10)
+        .unwrap();
     let adoption = adoption(1, &connection, address, plan);
     let client = lab.adopt(adoption, connection, &[b"go"]);
     let written = application.join().unwrap();

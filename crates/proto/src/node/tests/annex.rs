@@ -4,12 +4,16 @@ use std::net::SocketAddr;
 
 use crate::action::{Action, AnnexStep, Echo, Gate, Heartbeat, OperatorReport, ServiceAction, ServiceBeat};
 use crate::annex::{AnnexId, ServingNode};
+use crate::census::{ClientTerms, Terms};
+use crate::connection::UnprotectedCause;
+use crate::export::{ExportPlace, PartReceipt, SnapshotPart};
 use crate::follower::RestartPolicy;
 use crate::migration::{MigrationBeat, MigrationOffer, OfferState};
 use crate::node::Node;
 use crate::node::fixture::{at, beat, config, next_action};
 use crate::orphans::Orphans;
 use crate::packet::{Checksum, Flags, Segment, TcpOptions};
+use crate::restart::snapshot::SnapshotStanding;
 use crate::role::Role;
 use crate::service::{InheritedService, ServiceInput};
 use crate::table::Direction;
@@ -17,6 +21,8 @@ use crate::{Instant, Seq};
 
 const GAMMA: AnnexId = AnnexId(3);
 const ANNEX: ServingNode = ServingNode::Annex(GAMMA);
+/// The number of the latest snapshot of a node that makes a socket.
+const EXPORTED: u64 = 40;
 
 /// The wire, its primary's heartbeats, and a client that has sent a request.
 struct AnnexedWire {
@@ -32,8 +38,12 @@ struct AnnexedWire {
 
 impl AnnexedWire {
     fn new() -> Self {
+        Self::with_policy(RestartPolicy::Http)
+    }
+
+    fn with_policy(policy: RestartPolicy) -> Self {
         let mut config = config(false);
-        config.services[0].table.policy = RestartPolicy::Http;
+        config.services[0].table.policy = policy;
         config.services[0].found = Some(InheritedService::sample(Gate::Wire, 2));
         let mut wire = Self {
             node: Node::new(config, at(0)),
@@ -161,8 +171,36 @@ impl AnnexedWire {
     }
 
     fn restored(&mut self, node: ServingNode) -> Vec<ServiceAction> {
-        let client = self.client;
-        self.put(ServiceInput::RestoredAt { client, node })
+        let (client, exported) = (self.client, EXPORTED);
+        self.put(ServiceInput::RestoredAt {
+            client,
+            node,
+            exported,
+        })
+    }
+
+    /// The snapshot with this number, after the request and before the reply.
+    fn part(&self, number: u64) -> SnapshotPart {
+        SnapshotPart {
+            number,
+            client: self.client,
+            place: ExportPlace {
+                input: Seq(19),
+                output: Seq(1001),
+            },
+            size: 1,
+            at: 0,
+            bytes: vec![7],
+        }
+    }
+
+    fn receipt(&self, number: u64, standing: SnapshotStanding) -> PartReceipt {
+        PartReceipt {
+            number,
+            client: self.client,
+            arrived: 1,
+            standing: Some(standing),
+        }
     }
 
     fn refused(&mut self, node: ServingNode) -> Vec<ServiceAction> {
@@ -513,4 +551,129 @@ fn a_wire_brings_guests_back_before_it_leaves() {
     wire.now = at(3100);
     wire.hear(&[], false);
     assert!(is_told(&wire));
+}
+
+/// Only the node that has the connection may say where its application goes on.
+#[test]
+fn snapshots_count_if_they_come_from_the_connections_node() {
+    let mut wire = AnnexedWire::with_policy(RestartPolicy::Snapshot);
+    let part = |wire: &AnnexedWire, number| ServiceInput::Part(wire.part(number));
+    let part_at = |wire: &AnnexedWire, annex, number| ServiceInput::PartAt {
+        annex,
+        part: wire.part(number),
+    };
+    let kept = |wire: &AnnexedWire, number| wire.receipt(number, SnapshotStanding::Kept);
+    assert_eq!(wire.put(part_at(&wire, GAMMA, 900)), [], "the primary's");
+    let done = wire.put(part(&wire, 900));
+    assert_eq!(done, [ServiceAction::SendReceipt(kept(&wire, 900))]);
+
+    wire.move_there();
+    assert_eq!(wire.put(part(&wire, 901)), [], "the annex's");
+    assert_eq!(wire.put(part_at(&wire, AnnexId(4), 901)), [], "another annex's");
+    let at_annex = |receipt| {
+        let annex = GAMMA;
+        ServiceAction::Elsewhere(AnnexStep::Receipt { annex, receipt })
+    };
+    let done = wire.put(part_at(&wire, GAMMA, EXPORTED + 1));
+    assert_eq!(done, [at_annex(kept(&wire, EXPORTED + 1))]);
+
+    wire.order_back();
+    wire.restored(ServingNode::Primary);
+    let done = wire.put(part_at(&wire, GAMMA, EXPORTED + 2));
+    assert_eq!(
+        done,
+        [at_annex(kept(&wire, EXPORTED + 2))],
+        "it has not dropped the connection"
+    );
+    wire.dropped(ANNEX);
+    assert_eq!(
+        wire.put(part_at(&wire, GAMMA, EXPORTED + 3)),
+        [],
+        "the primary's again"
+    );
+    let [ServiceAction::SendReceipt(receipt)] = &wire.put(part(&wire, EXPORTED))[..] else {
+        panic!("no receipt");
+    };
+    let standing = receipt.standing.as_ref();
+    assert!(
+        matches!(standing, Some(SnapshotStanding::Unfit(_))),
+        "from before: {standing:?}"
+    );
+    let done = wire.put(part(&wire, EXPORTED + 1));
+    assert_eq!(done, [ServiceAction::SendReceipt(kept(&wire, EXPORTED + 1))]);
+}
+
+fn told(client: SocketAddr, terms: Option<Terms>) -> Vec<ClientTerms> {
+    vec![(client, terms)]
+}
+
+/// The wire asks now and then whether silent connections still exist. The primary does not know those of annexes.
+#[test]
+fn an_annex_is_asked_about_its_silent_connections() {
+    let mut wire = AnnexedWire::new();
+    wire.move_there();
+    let mut asked = Vec::new();
+    let until = wire.now + std::time::Duration::from_secs(90);
+    while wire.now < until {
+        wire.now = wire.now + std::time::Duration::from_millis(20);
+        asked.extend(wire.hear(&[], false));
+    }
+    let clients = vec![wire.client];
+    let ask = ServiceAction::Elsewhere(AnnexStep::Ask {
+        annex: GAMMA,
+        clients,
+    });
+    assert!(asked.contains(&ask));
+    assert!(
+        !asked
+            .iter()
+            .any(|action| matches!(action, ServiceAction::Ask { .. }))
+    );
+    let is_followed = |wire: &AnnexedWire| wire.node.service(0).table().find(wire.client).is_some();
+    wire.put(ServiceInput::Told(told(wire.client, None)));
+    assert!(is_followed(&wire), "the primary does not know");
+    wire.put(ServiceInput::ToldAt {
+        annex: GAMMA,
+        told: told(wire.client, None),
+    });
+    assert!(!is_followed(&wire), "the annex knows");
+}
+
+/// The primary has carried the annex's connections while there was no wire. They are older than the new wire's log.
+#[test]
+fn a_new_wire_takes_over_what_the_primary_has_carried_and_learns_it() {
+    let mut wire = AnnexedWire::new();
+    let (logged, carried) = (wire.client, SocketAddr::from(([10, 1, 0, 1], 4001)));
+    let annex = GAMMA;
+    let done = wire.put(ServiceInput::Claimed {
+        annex,
+        clients: vec![logged, carried],
+    });
+    assert!(
+        done.contains(&wire.drop_at(ANNEX)),
+        "{done:?}: it has begun after the annex's"
+    );
+    let (client, node, clients) = (carried, ANNEX, vec![carried]);
+    assert!(done.contains(&ServiceAction::Elsewhere(AnnexStep::Guide { client, node })));
+    assert!(done.contains(&ServiceAction::Elsewhere(AnnexStep::Ask { annex, clients })));
+    assert_eq!(wire.guests(), [(carried, GAMMA)]);
+
+    let is_older = |wire: &AnnexedWire| {
+        let mut older = wire.node.service(0).table().older(wire.now);
+        older
+            .any(|(client, cause)| client == carried && cause == UnprotectedCause::Older(RestartPolicy::Http))
+    };
+    assert!(!is_older(&wire));
+    let terms = Terms {
+        mss: 1460,
+        window_scale: None,
+        sack: true,
+        timestamps: false,
+        microseconds: false,
+    };
+    wire.put(ServiceInput::ToldAt {
+        annex,
+        told: told(carried, Some(terms)),
+    });
+    assert!(is_older(&wire), "it is learnt from its next request on");
 }

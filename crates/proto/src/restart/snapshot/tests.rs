@@ -155,3 +155,36 @@ fn memory_is_bounded() {
     assert_eq!(tracker.standing(999), Some(SnapshotStanding::Kept));
     assert!(tracker.memory() <= RECENT_MAX * 16 + 7);
 }
+
+/// The new node goes on from the restart point, and need not repeat the output for which a snapshot waits. The numbers of its snapshots have nothing
+/// to do with those of the old node.
+#[test]
+fn after_a_move_only_later_snapshots_of_the_new_node_count() {
+    let mut tracker = SnapshotTracker::default();
+    tracker.on_output(&output(0..1_000));
+    assert_eq!(
+        tracker.on_snapshot(snapshot(800, 5, 1_000), LOGGED),
+        SnapshotStanding::Kept
+    );
+    assert_eq!(
+        tracker.on_snapshot(snapshot(801, 6, 3_000), LOGGED),
+        SnapshotStanding::Waits
+    );
+    tracker.on_moved(20);
+    tracker.on_output(&output(1_000..4_000));
+    assert_eq!(
+        tracker.restart_output(),
+        Offset(1_000),
+        "it does not wait any more"
+    );
+    assert_eq!(tracker.take_reached(), None);
+    assert!(matches!(
+        tracker.on_snapshot(snapshot(20, 6, 4_000), LOGGED),
+        SnapshotStanding::Unfit(_)
+    ));
+    assert_eq!(
+        tracker.on_snapshot(snapshot(21, 6, 4_000), LOGGED),
+        SnapshotStanding::Kept
+    );
+    assert_eq!(tracker.restart_output(), Offset(4_000));
+}

@@ -1,0 +1,30 @@
+//! What an annex tells the operator.
+
+use std::collections::BTreeMap;
+
+use super::AnnexDaemon;
+use crate::control::{AnnexDaemonStatus, HostedServiceStatus};
+
+impl AnnexDaemon<'_> {
+    pub(super) fn status(&self) -> AnnexDaemonStatus {
+        let services = (0..).zip(&self.services).map(|(index, service)| {
+            let counters: BTreeMap<_, _> = self.waiting.counters(index).collect();
+            HostedServiceStatus {
+                name: service.settings.name.clone(),
+                address: service.settings.vip,
+                policy: service.settings.policy,
+                wire: service.network.as_ref().map(|(wire, _)| *wire),
+                is_linked: service.is_linked,
+                is_carried: service.is_carried,
+                epoch: service.epoch,
+                connections: service.hosted.started() as u64,
+                counters,
+            }
+        });
+        AnnexDaemonStatus {
+            annex: self.file.name.clone(),
+            listen: self.file.listen,
+            services: services.collect(),
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The status of an annex, as the control socket gives it.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use proto::follower::RestartPolicy;
+use serde::{Deserialize, Serialize};
+
+/// The status of an annex (docs/annex.md).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnnexDaemonStatus {
+    /// Its name.
+    pub annex: String,
+    /// Where the pair's nodes connect.
+    pub listen: SocketAddr,
+    /// Its services, in the order of the configuration.
+    pub services: Vec<HostedServiceStatus>,
+}
+
+/// A service of an annex.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostedServiceStatus {
+    /// Its name.
+    pub name: String,
+    /// The VIP.
+    pub address: SocketAddr,
+    /// How its application goes on with a connection that has moved here, by the annex's configuration.
+    pub policy: RestartPolicy,
+    /// The address of the node through which its packets pass. `None` before the first link.
+    pub wire: Option<IpAddr>,
+    /// Whether this node's link is there.
+    pub is_linked: bool,
+    /// This node is the primary, which carries the connections because its wire has failed.
+    pub is_carried: bool,
+    /// The highest epoch of a wire.
+    pub epoch: u64,
+    /// Connections that are here.
+    pub connections: u64,
+    /// Event counters by name.
+    pub counters: BTreeMap<String, u64>,
+}
