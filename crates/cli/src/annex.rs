@@ -540,10 +540,7 @@ impl<'a> AnnexDaemon<'a> {
                 Ok(open) => {
                     let open: HashMap<_, _> = open.into_iter().collect();
                     let gone = service.hosted.retain(|client| open.contains_key(client));
-                    // A wire notices it in its log.
-                    for client in gone.into_iter().filter(|_| service.is_carried) {
-                        service.lose(client, "it has ended");
-                    }
+                    service.tell_ended(gone);
                 }
                 Err(error) => tracing::warn!(%error, "cannot list connections"),
             }
@@ -642,6 +639,17 @@ impl HostedService {
         };
         while let Some(part) = self.exports.poll_part(now) {
             let _ = wire.send(AnnexReply::Part(part)); // fails only if the link has ended
+        }
+    }
+
+    /// Tells the wire which connections have ended. It may have noticed it in its log.
+    fn tell_ended(&self, gone: Vec<SocketAddr>) {
+        if self.is_carried {
+            gone.into_iter()
+                .for_each(|client| self.lose(client, "it has ended"));
+        } else if let Some(wire) = self.wire.as_ref().filter(|_| !gone.is_empty()) {
+            let told = gone.into_iter().map(|client| (client, None).into());
+            let _ = wire.send(AnnexReply::Told(told.collect())); // fails only if the link has ended
         }
     }
 

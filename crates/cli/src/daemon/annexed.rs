@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use agent::{Core, Kernel as _};
 use proto::action::ServiceIndex;
-use proto::annex::ServingNode;
+use proto::annex::{AnnexId, ServingNode};
 use proto::connection::{Connection, Endpoint};
 use proto::role::Role;
 use proto::service::ServiceInput;
@@ -39,71 +39,77 @@ impl LinuxKernel {
         {
             let input = match event {
                 LinkEvent::Up { mac, has, carries } => {
-                    if let Some(number) = self.annexes.number(service, of)
-                        && let Err(error) = self.wire.set_annex(service, number, mac)
-                    {
-                        tracing::error!(%error, "an annex gets no connections");
-                        continue;
-                    }
-                    if of == ServingNode::Primary {
-                        self.annexes.tell_primary(service);
-                        self.annexes.expect(service, carries);
-                    }
-                    if node.service(service).role() == Role::Backup || of == ServingNode::Primary {
-                        self.read_all(node);
-                        let is_up = ServiceInput::AnnexIsUp {
-                            node: of,
-                            is_up: true,
-                        };
-                        node.handle(self.now(), service, is_up);
-                    }
-                    match of {
-                        ServingNode::Annex(annex) => ServiceInput::Claimed { annex, clients: has },
-                        ServingNode::Primary => continue,
-                    }
+                    self.on_link_up(node, (service, of), mac, carries);
+                    of.annex()
+                        .map(|annex| ServiceInput::Claimed { annex, clients: has })
                 }
-                LinkEvent::Down => ServiceInput::AnnexIsUp {
+                LinkEvent::Down => Some(ServiceInput::AnnexIsUp {
                     node: of,
                     is_up: false,
-                },
-                LinkEvent::Reply(AnnexReply::Dropped(client)) => ServiceInput::DroppedAt { client, node: of },
-                LinkEvent::Reply(AnnexReply::Restored { client, exported }) => ServiceInput::RestoredAt {
-                    client,
-                    node: of,
-                    exported,
-                },
-                LinkEvent::Reply(AnnexReply::Part(part)) => match of.annex() {
-                    Some(annex) => ServiceInput::PartAt { annex, part },
-                    None => continue, // the primary sends its parts to the backup itself
-                },
-                LinkEvent::Reply(AnnexReply::Refused { client, reason }) => {
-                    let name = self.annexes.name(service, of);
-                    tracing::debug!(%client, node = name, reason, "a node does not have the connection");
-                    ServiceInput::RefusedAt {
-                        client,
-                        node: of,
-                        reason,
-                    }
-                }
-                LinkEvent::Reply(AnnexReply::Told(told)) => match of.annex() {
-                    Some(annex) => {
-                        let told = told.into_iter().map(Into::into).collect();
-                        ServiceInput::ToldAt { annex, told }
-                    }
-                    None => continue, // the primary is asked otherwise
-                },
-                LinkEvent::Reply(
-                    AnnexReply::Welcome { .. }
-                    | AnnexReply::Superseded
-                    | AnnexReply::Live(_)
-                    | AnnexReply::Pong,
-                ) => continue,
+                }),
+                LinkEvent::Reply(reply) => self.input_of(service, of, reply),
             };
+            let Some(input) = input else { continue };
             self.read_all(node);
             node.handle(self.now(), service, input);
         }
         while let Some(call) = self.annexes.poll_call() {
             self.answer_wire(node, call);
+        }
+    }
+
+    /// A node has answered the greeting.
+    fn on_link_up(
+        &mut self,
+        node: &mut Core,
+        (service, of): (ServiceIndex, ServingNode),
+        mac: [u8; 6],
+        carries: Vec<(SocketAddr, AnnexId)>,
+    ) {
+        if let Some(number) = self.annexes.number(service, of)
+            && let Err(error) = self.wire.set_annex(service, number, mac)
+        {
+            tracing::error!(%error, "an annex gets no connections");
+            return;
+        }
+        if of == ServingNode::Primary {
+            self.annexes.tell_primary(service);
+            self.annexes.expect(service, carries);
+        }
+        if node.service(service).role() == Role::Backup || of == ServingNode::Primary {
+            self.read_all(node);
+            let is_up = true;
+            node.handle(self.now(), service, ServiceInput::AnnexIsUp { node: of, is_up });
+        }
+    }
+
+    /// What a node's reply means. `None`: nothing to decide.
+    fn input_of(&self, service: ServiceIndex, of: ServingNode, reply: AnnexReply) -> Option<ServiceInput> {
+        match reply {
+            AnnexReply::Dropped(client) => Some(ServiceInput::DroppedAt { client, node: of }),
+            AnnexReply::Restored { client, exported } => Some(ServiceInput::RestoredAt {
+                client,
+                node: of,
+                exported,
+            }),
+            AnnexReply::Refused { client, reason } => {
+                let name = self.annexes.name(service, of);
+                tracing::debug!(%client, node = name, reason, "a node does not have the connection");
+                Some(ServiceInput::RefusedAt {
+                    client,
+                    node: of,
+                    reason,
+                })
+            }
+            // The primary sends its own parts and answers to the backup.
+            AnnexReply::Part(part) => of.annex().map(|annex| ServiceInput::PartAt { annex, part }),
+            AnnexReply::Told(told) => of.annex().map(|annex| {
+                let told = told.into_iter().map(Into::into).collect();
+                ServiceInput::ToldAt { annex, told }
+            }),
+            AnnexReply::Welcome { .. } | AnnexReply::Superseded | AnnexReply::Live(_) | AnnexReply::Pong => {
+                None
+            }
         }
     }
 

@@ -528,6 +528,7 @@ fn a_running_node_is_shown() {
                 }),
                 Call::Order(_, reply) => reply.send(Err("not now".to_owned())),
                 Call::Edge(_)
+                | Call::Annex(_)
                 | Call::Tunnel(_)
                 | Call::Connect(_)
                 | Call::Accept(_)

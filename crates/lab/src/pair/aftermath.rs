@@ -14,7 +14,7 @@ use super::integration::Integration;
 use super::survive::{flapping, survive};
 use super::testbed::Testbed;
 use super::unlogged::UnloggedPackets;
-use super::{PairOptions, PolicyOption, Returning, WorkloadOption, baseline, protection, reboot};
+use super::{PairOptions, Returning, WorkloadOption, baseline, protection, reboot};
 use crate::clock::{as_nanos, as_optional_nanos, monotonic};
 use crate::net::address::NODES;
 use crate::node::{ReportedConnection, ReportedStatus, ReportedTakeover};
@@ -458,23 +458,16 @@ impl Aftermath {
         self.rejoin(testbed, index, returned_at)
     }
 
-    /// Waits until the new wire, node b, passes what the primary has carried. If the policy finds restart points in this workload, waits also until
-    /// node b protects it.
+    /// Waits until the primary carries nothing any more. What has not ended passes the new wire, node b. If the connections last and have restart
+    /// points, waits also until node b protects them.
     fn pass_carried(&mut self, testbed: &Testbed, options: &PairOptions) -> Result<()> {
-        let annex = &testbed.annexes[0].name;
-        let has_all = |status: &ReportedStatus| status.has_all_on(annex);
-        testbed.wait_for(
-            BACKUP,
-            "pass the connections of the annex",
-            has_all,
-            &mut self.problems,
-        )?;
-        let restarts = match options.policy {
-            PolicyOption::Snapshot => true,
-            PolicyOption::Http => options.workload == WorkloadOption::Request,
-            PolicyOption::Replica | PolicyOption::Replay => false,
-        };
-        if restarts {
+        let carries_none = ReportedStatus::has_none_on_annexes;
+        testbed.wait_for(1 - BACKUP, "carry nothing", carries_none, &mut self.problems)?;
+        if options.workload == WorkloadOption::Request && protection::is_possible(options) {
+            let annex = &testbed.annexes[0].name;
+            let has_all = |status: &ReportedStatus| status.has_all_on(annex);
+            let what = "pass the connections of the annex";
+            testbed.wait_for(BACKUP, what, has_all, &mut self.problems)?;
             let protects = ReportedStatus::protects_all;
             testbed.wait_for(BACKUP, "protect them again", protects, &mut self.problems)?;
         }

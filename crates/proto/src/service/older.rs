@@ -97,8 +97,13 @@ impl Service {
     pub(super) fn on_told(&mut self, now: Instant, from: ServingNode, told: Vec<ClientTerms>) {
         self.tell_table();
         for (client, terms) in told {
-            if self.annexes.holder(&client) == Some(from) {
-                self.table.on_told((client, terms));
+            if self.annexes.holder(&client) != Some(from) {
+                continue;
+            }
+            let has_ended = terms.is_none();
+            self.table.on_told((client, terms));
+            if has_ended && from != ServingNode::Primary && self.table.find(client).is_none() {
+                self.end_at_annex(client); // the log does not show the end of a connection that it does not have
             }
         }
         self.remove_ended(now);
