@@ -78,7 +78,7 @@ struct OrderVariant {
 }
 
 /// One value for each of [`VARIANTS`].
-type PerVariant<T> = [T; VARIANT_COUNT];
+type PerOrderVariant<T> = [T; VARIANT_COUNT];
 
 /// What was measured, for each round.
 #[derive(Default)]
@@ -132,7 +132,11 @@ pub fn run(options: &OrderBenchOptions) -> Result<LabOutcome> {
 }
 
 /// The samples of all variants, which take turns.
-fn measure(rounds: u32, daemon: &std::path::Path, teardown: &Teardown) -> Result<PerVariant<OrderSamples>> {
+fn measure(
+    rounds: u32,
+    daemon: &std::path::Path,
+    teardown: &Teardown,
+) -> Result<PerOrderVariant<OrderSamples>> {
     let directory = in_memory(&format!("bench-{}", std::process::id()), teardown)?;
     let content = PatternFiles::generate(&directory, &[])?;
     let mut testbeds = Vec::new();
@@ -147,7 +151,7 @@ fn measure(rounds: u32, daemon: &std::path::Path, teardown: &Teardown) -> Result
             &run, variant, serving, &content, daemon, teardown,
         )?);
     }
-    let mut samples = PerVariant::<OrderSamples>::default();
+    let mut samples = PerOrderVariant::<OrderSamples>::default();
     let progress = ProgressBar::new(u64::from(rounds));
     for testbed in &testbeds {
         requests(testbed)?; // the first connections are slower
@@ -206,7 +210,7 @@ fn parse(text: &str) -> Option<f64> {
 }
 
 impl OrderBenchReport {
-    fn of(rounds: u32, calibration: Calibration, samples: PerVariant<OrderSamples>) -> Self {
+    fn of(rounds: u32, calibration: Calibration, samples: PerOrderVariant<OrderSamples>) -> Self {
         let of_rounds = |samples: &[f64], others: &[f64]| {
             let pairs = samples.iter().zip(others);
             median(pairs.map(|(one, other)| one / other).collect())
@@ -305,7 +309,7 @@ mod tests {
             panic!("{:?}", late.missed)
         };
         assert!(missed.starts_with("request latency / clean"), "{missed}");
-        assert!(!OrderBenchReport::of(0, Calibration::measure(), PerVariant::default()).ok);
+        assert!(!OrderBenchReport::of(0, Calibration::measure(), PerOrderVariant::default()).ok);
     }
 
     #[test]

@@ -8,10 +8,10 @@ use crate::pair::fault::{CrashFault, CrashTarget};
 use crate::pair::testbed::Testbed;
 
 /// The state of a node's record, and a part of its reason.
-type OrderState = (&'static str, &'static str);
+type ExpectedOrder = (&'static str, &'static str);
 
 /// A new agent finds a server that had its role from the earlier agent.
-const OF_EARLIER_AGENT: OrderState = (
+const OF_EARLIER_AGENT: ExpectedOrder = (
     "off",
     "has no role from this agent: it got none, or had it from an earlier agent",
 );
@@ -20,7 +20,7 @@ const OF_EARLIER_AGENT: OrderState = (
 pub(super) const FAULTS: [CrashFault; 3] = [CrashFault::KillAgent, CrashFault::Upgrade, CrashFault::Handover];
 
 /// What nodes a and b say of the record after `fault` has hit `target` (docs/recorded-order.md, *When a record begins and ends*).
-fn expected(fault: CrashFault, target: CrashTarget) -> [OrderState; 2] {
+fn expected(fault: CrashFault, target: CrashTarget) -> [ExpectedOrder; 2] {
     match (fault, target) {
         (CrashFault::Handover, _) => [
             ("off", "this node has become the backup"),
