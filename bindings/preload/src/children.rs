@@ -4,23 +4,22 @@
 //! in the programs that it starts, the link has always the same descriptor. So the environment that names it stays right, also for a
 //! child's child.
 
-use std::ffi::{CStr, OsString, c_char, c_int, c_uint, c_void};
+use std::env;
+use std::ffi::{OsString, c_int, c_uint};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::{env, mem};
 
 use proto::order::OnDivergence;
 
 use crate::link::{AgentLink, ChildRole};
 use crate::server::{ChildPlan, OrderedServer};
-use crate::system::{self, NextFunction};
-use crate::{SETTING, forked, sockets, with_server, with_socket};
+use crate::{SETTING, forked, sockets, system, with_server, with_socket};
 
 /// The descriptor of a child's link. Below the usual limit of 1024, and beyond the descriptors that programs choose themselves.
-const LINK: c_int = 1000;
+pub const LINK: c_int = 1000;
 /// The first word of the setting that a child leaves to its programs.
 const CHILD: &str = "child";
-const PRELOAD: &str = "LD_PRELOAD";
+pub const PRELOAD: &str = "LD_PRELOAD";
 
 /// What children need.
 struct ChildSetting {
@@ -41,22 +40,25 @@ pub fn prepare(agent: &Path) {
     let _ = CHILDREN.set(setting); // called once
 }
 
-/// The server of a program that a child has started, from the setting after its first word. `None`: the program has no stream, for example
-/// because `posix_spawn` started it.
+/// The server of a program that a child has started, or that has a stream from its beginning, from the setting after its first word.
+/// `None`: the program has no stream, for example because a program without the library started it.
 pub fn resume(setting: &str) -> Option<OrderedServer> {
-    let mut words = setting.splitn(3, ':');
-    let role = match words.next()? {
-        "record" => ChildRole::Record,
-        "play" => ChildRole::Play(OnDivergence::Unprotect),
-        "trust" => ChildRole::Play(OnDivergence::TrustLog),
-        _ => return None,
-    };
+    let mut words = setting.splitn(4, ':');
+    let role = role_of(words.next()?)?;
     let stream = words.next()?.parse().ok()?;
-    prepare(Path::new(words.next()?));
-    if !system::is_owner(LINK) {
+    let mut link = AgentLink::of_child(words.next()?.parse().ok()?);
+    let agent = Path::new(words.next()?);
+    prepare(agent);
+    if link.descriptor() != LINK && system::claim(link.descriptor()) {
+        link.move_to(LINK);
+        let moved = setting_with(role, stream, link.descriptor(), agent);
+        // SAFETY: the process has one thread when its libraries are initialized.
+        unsafe { env::set_var(SETTING, moved) };
+    }
+    if !system::is_owner(link.descriptor()) {
         return None;
     }
-    OrderedServer::of_program(stream, AgentLink::of_child(LINK), role)
+    OrderedServer::of_program(stream, link, role)
 }
 
 /// Whether this setting is one that a child has left to its programs. Returns the part after the first word.
@@ -64,36 +66,56 @@ pub fn setting_of_child(setting: &str) -> Option<&str> {
     setting.strip_prefix(CHILD)?.strip_prefix(':')
 }
 
-/// Leaves the library and the stream to the programs that this child starts.
-fn leave_setting(plan: &ChildPlan, children: &ChildSetting) {
-    let role = match plan.role() {
+fn role_of(word: &str) -> Option<ChildRole> {
+    match word {
+        "record" => Some(ChildRole::Record),
+        "play" => Some(ChildRole::Play(OnDivergence::Unprotect)),
+        "trust" => Some(ChildRole::Play(OnDivergence::TrustLog)),
+        _ => None,
+    }
+}
+
+/// The setting of a process whose link with the agent has this descriptor.
+fn setting_with(role: ChildRole, stream: u32, link: c_int, agent: &Path) -> String {
+    let role = match role {
         ChildRole::Record => "record",
         ChildRole::Play(OnDivergence::Unprotect) => "play",
         ChildRole::Play(OnDivergence::TrustLog) => "trust",
     };
-    let setting = format!("{CHILD}:{role}:{}:{}", plan.stream(), children.agent.display());
-    // SAFETY: a child of `fork` has one thread.
-    unsafe {
-        env::set_var(SETTING, setting);
-        if let Some(preload) = &children.preload {
-            env::set_var(PRELOAD, preload);
-        }
-    }
+    format!("{CHILD}:{role}:{stream}:{link}:{}", agent.display())
+}
+
+/// Prepares a stream for a child or a program that is about to start. `None`: it has none.
+pub fn plan() -> Option<ChildPlan> {
+    let children = CHILDREN.get()?;
+    with_server(|server| server.prepare_child(&children.agent)).flatten()
+}
+
+/// The variables that a process with this plan needs in its environment, and their values.
+pub fn variables(plan: &ChildPlan) -> Vec<(&'static str, OsString)> {
+    let Some(children) = CHILDREN.get() else {
+        return Vec::new();
+    };
+    let setting = setting_with(plan.role(), plan.stream(), plan.descriptor(), &children.agent);
+    let preload = children.preload.clone().map(|preload| (PRELOAD, preload));
+    preload.into_iter().chain([(SETTING, setting.into())]).collect()
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fork() -> libc::pid_t {
-    let Some(children) = CHILDREN.get() else {
-        return system::fork();
-    };
-    let plan = with_server(|server| server.prepare_child(&children.agent)).flatten();
+    let plan = plan();
     let child = system::fork();
     match plan {
-        Some(plan) if child == 0 => {
-            leave_setting(&plan, children);
+        Some(mut plan) if child == 0 => {
+            plan.move_link(LINK);
+            // Leaves the library and the stream to the programs that this child starts.
+            for (name, value) in variables(&plan) {
+                // SAFETY: a child of `fork` has one thread.
+                unsafe { env::set_var(name, value) };
+            }
             forked::enter_stream();
             crate::enter_stream();
-            with_server(|server| server.become_child(plan, LINK));
+            with_server(|server| server.become_child(plan));
         }
         Some(plan) => drop(system::close(plan.descriptor())),
         None => {}
@@ -106,96 +128,6 @@ extern "C" fn fork() -> libc::pid_t {
 extern "C" fn vfork() -> libc::pid_t {
     fork()
 }
-
-type SpawnFunction = unsafe extern "C" fn(
-    *mut libc::pid_t,
-    *const c_char,
-    *const c_void,
-    *const c_void,
-    *const *mut c_char,
-    *const *mut c_char,
-) -> c_int;
-
-/// The environment without this library. A program that `posix_spawn` starts has no stream.
-///
-/// # Safety
-/// `environment` is null, or ends with a null pointer.
-unsafe fn plain_environment(environment: *const *mut c_char) -> Vec<*mut c_char> {
-    let is_ours = |variable: &CStr| {
-        let text = variable.to_bytes();
-        [SETTING, PRELOAD].iter().any(|name| {
-            text.strip_prefix(name.as_bytes())
-                .is_some_and(|rest| rest.starts_with(b"="))
-        })
-    };
-    let mut kept = Vec::new();
-    let mut at = environment;
-    // SAFETY: the caller's contract.
-    while !at.is_null() && !unsafe { *at }.is_null() {
-        // SAFETY: the caller's contract: a C string.
-        let (variable, next) = unsafe { (*at, at.add(1)) };
-        // SAFETY: the caller's contract: a C string.
-        if !is_ours(unsafe { CStr::from_ptr(variable) }) {
-            kept.push(variable);
-        }
-        at = next;
-    }
-    kept.push(std::ptr::null_mut());
-    kept
-}
-
-/// # Safety
-/// As for `posix_spawn`.
-unsafe fn spawn(
-    next: &NextFunction,
-    child: *mut libc::pid_t,
-    program: *const c_char,
-    (actions, attributes): (*const c_void, *const c_void),
-    arguments: *const *mut c_char,
-    environment: *const *mut c_char,
-) -> c_int {
-    // SAFETY: the C library's functions of these names have this type.
-    let function = unsafe { mem::transmute::<*mut c_void, SpawnFunction>(next.address()) };
-    if system::is_owner(LINK) {
-        // SAFETY: the caller's contract.
-        let environment = unsafe { plain_environment(environment) };
-        // SAFETY: the caller's contract, and the environment ends with a null pointer.
-        return unsafe {
-            function(
-                child,
-                program,
-                actions,
-                attributes,
-                arguments,
-                environment.as_ptr(),
-            )
-        };
-    }
-    // SAFETY: the caller's contract.
-    unsafe { function(child, program, actions, attributes, arguments, environment) }
-}
-
-/// Defines the C library's function `$name`, which starts a program.
-macro_rules! spawning {
-    ($name:ident, $symbol:literal) => {
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(
-            child: *mut libc::pid_t,
-            program: *const c_char,
-            actions: *const c_void,
-            attributes: *const c_void,
-            arguments: *const *mut c_char,
-            environment: *const *mut c_char,
-        ) -> c_int {
-            static NEXT: NextFunction = NextFunction::new($symbol);
-            let how = (actions, attributes);
-            // SAFETY: the caller's contract.
-            unsafe { spawn(&NEXT, child, program, how, arguments, environment) }
-        }
-    };
-}
-spawning!(posix_spawn, c"posix_spawn");
-spawning!(posix_spawnp, c"posix_spawnp");
 
 /// Copies a descriptor by `copy`, to `to` or to a free number. A child without a stream that does so with an ordered socket is about to use
 /// it, or gives it to the program that it starts.

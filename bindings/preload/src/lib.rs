@@ -18,6 +18,7 @@ mod recording;
 mod refused;
 mod server;
 mod sockets;
+mod spawned;
 mod system;
 
 use std::cell::{Cell, UnsafeCell};

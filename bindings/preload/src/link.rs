@@ -83,6 +83,7 @@ impl OrderRole {
             received: Vec::new(),
             unsent: Vec::new(),
             is_exact: false,
+            looked_at: 0,
         };
         let role = match (head[0], &payload[..]) {
             (ROLE_RECORD, [ip @ .., high, low]) if ip.len() == 16 => {
@@ -118,6 +119,8 @@ pub struct AgentLink {
     unsent: Vec<u8>,
     /// A child's link. It reads one frame at a time: a program that the child starts goes on with the next one.
     is_exact: bool,
+    /// Bytes of a child's next frame, which was looked at and is still in the socket.
+    looked_at: usize,
 }
 
 /// The agent has ended, or the link is broken.
@@ -137,6 +140,7 @@ impl AgentLink {
             received: Vec::new(),
             unsent: Vec::new(),
             is_exact: true,
+            looked_at: 0,
         }
     }
 
@@ -158,6 +162,20 @@ impl AgentLink {
         if system::dup3(self.fd, fd, 0) == fd {
             let _ = system::close(self.fd);
             self.fd = fd;
+        } else {
+            system::keep_on_exec(self.fd);
+        }
+    }
+
+    /// Moves the link to a free descriptor from this one on, and leaves it to programs that this process starts.
+    pub fn leave(&mut self, from: c_int) {
+        match system::duplicate_from(self.fd, from) {
+            Ok(copy) => {
+                let _ = system::close(self.fd);
+                self.fd = copy;
+            }
+            // The process may not have so many descriptors.
+            Err(_) => system::keep_on_exec(self.fd),
         }
     }
 
@@ -186,7 +204,14 @@ impl AgentLink {
     }
 
     /// Reads one frame, if it has arrived whole.
-    fn receive_one(&mut self, mut each: impl FnMut(u8, &[u8])) -> Result<(), LinkLost> {
+    fn receive_one(&mut self, each: impl FnMut(u8, &[u8])) -> Result<(), LinkLost> {
+        self.look(each)?;
+        self.take()
+    }
+
+    /// Takes the frame that was looked at last, and looks at the next one, if it has arrived whole.
+    fn look(&mut self, mut each: impl FnMut(u8, &[u8])) -> Result<(), LinkLost> {
+        self.take()?;
         let mut head = [0; HEAD];
         let peek = |buffer: &mut [u8]| loop {
             match system::receive_now(self.fd, buffer, libc::MSG_PEEK) {
@@ -202,11 +227,17 @@ impl AgentLink {
         }
         let mut frame = vec![0; HEAD + payload_len(&head)];
         if peek(&mut frame)? {
-            let taken = system::receive_now(self.fd, &mut frame, 0);
-            if taken != Ok(frame.len() as u64) {
-                return Err(LinkLost);
-            }
+            self.looked_at = frame.len();
             each(head[0], &frame[HEAD..]);
+        }
+        Ok(())
+    }
+
+    /// Takes the frame that was looked at last.
+    fn take(&mut self) -> Result<(), LinkLost> {
+        let mut frame = vec![0; std::mem::take(&mut self.looked_at)];
+        if !frame.is_empty() && system::receive_now(self.fd, &mut frame, 0) != Ok(frame.len() as u64) {
+            return Err(LinkLost);
         }
         Ok(())
     }
@@ -353,6 +384,13 @@ impl RecordSource {
         }
     }
 
+    /// All events that have arrived were played. Until then, a child's event stays in the socket: a program that the child starts may need it.
+    pub fn on_played(&mut self) {
+        if let Self::Agent(link) = self {
+            let _ = link.take(); // a lost link is noticed by the next look
+        }
+    }
+
     /// Takes what has arrived. If nothing can follow, the record ends.
     pub fn receive(&mut self, playback: &mut OrderPlayback) {
         match self {
@@ -364,11 +402,16 @@ impl RecordSource {
             }
             Self::Agent(link) => {
                 let mut has_ended = false;
-                let received = link.receive(|kind, payload| match kind {
+                let each = |kind: u8, payload: &[u8]| match kind {
                     PART => playback.feed(payload),
                     END => has_ended = true,
                     _ => {}
-                });
+                };
+                let received = if link.is_exact {
+                    link.look(each)
+                } else {
+                    link.receive(each)
+                };
                 if has_ended || received.is_err() {
                     playback.end();
                 }

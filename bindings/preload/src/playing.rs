@@ -183,7 +183,11 @@ impl PlayingServer {
 
     /// As [`step`](Self::step), but returns `None` instead of waiting.
     fn step_now(&mut self, call: OrderCall) -> Result<Option<Option<OrderEvent>>, RecordEnded> {
-        match self.playback.step(call) {
+        let step = self.playback.step(call);
+        if self.playback.is_drained() {
+            self.source.on_played();
+        }
+        match step {
             Ok(OrderStep::Wait) => Ok(None),
             Ok(OrderStep::Event(event)) => Ok(Some(Some(event))),
             Ok(OrderStep::Repeat(nanos)) => {
@@ -212,7 +216,7 @@ impl PlayingServer {
     }
 
     /// What the record says cannot be done, for this reason.
-    fn cannot_follow(&mut self, reason: &str) -> Result<(), RecordEnded> {
+    pub fn cannot_follow(&mut self, reason: &str) -> Result<(), RecordEnded> {
         crate::say(reason);
         if self.playback.cannot_follow() {
             Ok(())

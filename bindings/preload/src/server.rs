@@ -73,6 +73,16 @@ impl ChildPlan {
         self.link.descriptor()
     }
 
+    /// Moves the child's link to this descriptor, if that is possible, and leaves it to the programs that this process starts.
+    pub fn move_link(&mut self, to: c_int) {
+        self.link.move_to(to);
+    }
+
+    /// Leaves the child's link to a program, at a free descriptor from this one on.
+    pub fn leave_link(&mut self, from: c_int) {
+        self.link.leave(from);
+    }
+
     /// The child's stream.
     pub fn stream(&self) -> u32 {
         self.stream
@@ -159,20 +169,20 @@ impl OrderedServer {
         Some(ChildPlan { stream, link, role })
     }
 
-    /// This process is the child that was prepared. Its link moves to the descriptor `to`.
-    pub fn become_child(&mut self, mut plan: ChildPlan, to: c_int) {
+    /// This process is the child that was prepared. Its link has its descriptor already.
+    pub fn become_child(&mut self, plan: ChildPlan) {
+        let own = plan.descriptor();
         let plain = OrderMode::Plain(Box::default());
         let parent = match std::mem::replace(&mut self.mode, plain) {
             OrderMode::Recording(recording) => recording.forget(),
             OrderMode::Playing(playing) => playing.forget(),
             OrderMode::Plain(_) => None,
         };
-        if let Some(parent) = parent.filter(|&parent| parent != to) {
+        if let Some(parent) = parent.filter(|&parent| parent != own) {
             let _ = system::close(parent);
         }
         self.sockets.forget_watches();
-        plan.link.move_to(to);
-        system::own(to);
+        system::own(own);
         self.mode = OrderMode::of_child(plan, 0);
         self.pid();
     }
@@ -226,6 +236,12 @@ impl OrderedServer {
                 ..PlainServer::default()
             }));
         }
+    }
+
+    /// The server has started a program that has no stream, although it inherits a connection.
+    pub fn refuse_program(&mut self, reason: &str) {
+        self.refuse(reason);
+        let _ = self.follow(|playing, _| playing.cannot_follow(reason));
     }
 
     /// The record has ended: the server goes on without it.

@@ -232,6 +232,28 @@ pub fn duplicate(fd: c_int) -> Outcome<c_int> {
     }
 }
 
+/// A second descriptor of the same socket, which is the first free one from `from` on and stays open on exec.
+pub fn duplicate_from(fd: c_int, from: c_int) -> Outcome<c_int> {
+    // SAFETY: no pointers.
+    match unsafe { control(fd, libc::F_DUPFD, c_long::from(from)) } {
+        -1 => Err(errno()),
+        copy => Ok(copy),
+    }
+}
+
+/// Leaves a descriptor open on exec.
+pub fn keep_on_exec(fd: c_int) {
+    // SAFETY: no pointers.
+    unsafe { control(fd, libc::F_SETFD, 0) };
+}
+
+/// Whether a program that this process starts inherits a descriptor.
+pub fn stays_on_exec(fd: c_int) -> bool {
+    // SAFETY: no pointers.
+    let flags = unsafe { control(fd, libc::F_GETFD, 0) };
+    flags >= 0 && flags & libc::FD_CLOEXEC == 0
+}
+
 /// Makes a descriptor blocking or not, and sets whether exec closes it.
 pub fn set_flags(fd: c_int, flags: c_int) {
     let nonblocking = if flags & libc::SOCK_NONBLOCK != 0 {
@@ -330,6 +352,21 @@ pub fn fork() -> libc::pid_t {
     unsafe { function() }
 }
 
+/// Waits for a child to end. Returns its status, as `waitpid` does.
+pub fn wait_for(child: libc::pid_t) -> Outcome<c_int> {
+    let mut status = 0;
+    loop {
+        // SAFETY: the pointer is valid.
+        if unsafe { libc::waitpid(child, &raw mut status, 0) } == child {
+            return Ok(status);
+        }
+        match errno() {
+            libc::EINTR => {}
+            error => return Err(error),
+        }
+    }
+}
+
 /// `fcntl`. Returns -1 after an error, as the C library does.
 ///
 /// # Safety
@@ -343,6 +380,16 @@ pub unsafe fn control(fd: c_int, command: c_int, argument: c_long) -> c_int {
 pub fn own(fd: c_int) {
     // SAFETY: no pointers.
     unsafe { control(fd, libc::F_SETOWN, c_long::from(getpid())) };
+}
+
+/// Makes this process the owner of a descriptor that has none. Returns false if it has one, or is not open.
+pub fn claim(fd: c_int) -> bool {
+    // SAFETY: no pointers.
+    let is_free = unsafe { control(fd, libc::F_GETOWN, 0) } == 0;
+    if is_free {
+        own(fd);
+    }
+    is_free
 }
 
 /// Whether this process is the owner of a descriptor.

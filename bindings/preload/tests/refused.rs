@@ -18,7 +18,12 @@ def fork(serve, fork = os.fork):
         serve()
         os._exit(0)
     os.waitpid(child, 0)
+def spawn(**how):
+    os.waitpid(os.posix_spawn('/bin/true', ['true'], {}, **how), 0)
 ";
+
+/// The reason for a program without a stream.
+const SPAWNED: &str = "a program that posix_spawn, system or popen starts inherits a connection of the service, and cannot be recorded";
 
 #[path = "support/library.rs"]
 mod library;
@@ -97,7 +102,44 @@ fn a_server_that_cannot_be_recorded_says_why_and_goes_on() {
             "the server uses EPOLLET or EPOLLONESHOT",
         ),
     ];
-    for (statements, reason) in cases {
+    check(&cases);
+}
+
+#[test]
+fn a_server_whose_program_inherits_a_connection_without_a_record_says_so() {
+    // No agent is here, so no program has a stream.
+    let cases = [
+        (
+            "connection.set_inheritable(True); os.system('true'); echo()",
+            SPAWNED,
+        ),
+        (
+            "spawn(file_actions=[(os.POSIX_SPAWN_DUP2, connection.fileno(), 0)]); echo()",
+            SPAWNED,
+        ),
+        (
+            "connection.set_inheritable(True); spawn(file_actions=[]); echo()",
+            SPAWNED,
+        ),
+        (
+            "os.system('true'); spawn(file_actions=[(os.POSIX_SPAWN_DUP2, 1, 0)]); echo()",
+            "",
+        ),
+        (
+            "connection.set_inheritable(True); thread = threading.Thread(target=os.system, args=['true']); thread.start(); thread.join(); listener.close(); echo()",
+            "a thread other than the first has used a connection of the service",
+        ),
+        (
+            "connection.set_inheritable(True); fork(lambda: os.system('true')); echo(); connection.close()",
+            "a child of the server has used a connection of the service",
+        ),
+    ];
+    check(&cases);
+}
+
+/// Statements of servers, and why their order is not recorded. Empty: it is recorded.
+fn check(cases: &[(&str, &str)]) {
+    for &(statements, reason) in cases {
         let Some(said) = said(statements) else {
             return;
         };

@@ -41,6 +41,8 @@ enum LoadCommand {
     },
     /// Send short requests one after the other, and take the time of each.
     Exchange { server: SocketAddr, requests: u32 },
+    /// Write and read a small value in Redis, one request after the other, and take the time of each in microseconds.
+    Ask { server: SocketAddr, requests: u32 },
     /// Upload over several connections, each at its own limited rate, for this number of seconds.
     Paced {
         server: SocketAddr,
@@ -81,6 +83,7 @@ pub fn run(options: &LoadOptions) -> Result<()> {
             seconds,
         } => serde_json::to_string(&stream(server, kilobytes_per_s, seconds)?)?,
         LoadCommand::Exchange { server, requests } => serde_json::to_string(&exchange(server, requests)?)?,
+        LoadCommand::Ask { server, requests } => serde_json::to_string(&ask(server, requests)?)?,
         LoadCommand::Paced {
             server,
             connections,
@@ -223,6 +226,31 @@ fn exchange(server: SocketAddr, requests: u32) -> Result<ExchangeTimes> {
         times.request_us.push(start.elapsed().as_secs_f64() * 1e6);
         let round_trip = linux::application::round_trip(&stream)?;
         times.packet_us.push(round_trip.as_secs_f64() * 1e6);
+    }
+    Ok(times)
+}
+
+/// A small value, and the requests and replies that write and read it.
+const ASKED: [(&str, &str); 2] = [
+    ("*3\r\n$3\r\nSET\r\n$5\r\nsmall\r\n$8\r\n12345678\r\n", "+OK\r\n"),
+    ("*2\r\n$3\r\nGET\r\n$5\r\nsmall\r\n", "$8\r\n12345678\r\n"),
+];
+
+/// The time of each request, from its first byte to the last byte of its reply.
+fn ask(server: SocketAddr, requests: u32) -> Result<Vec<f64>> {
+    let mut stream = connect(server)?;
+    stream.set_nodelay(true)?;
+    let mut times = Vec::new();
+    let mut buffer = [0; 64];
+    for (request, expected) in ASKED.iter().cycle().take(requests as usize) {
+        let start = Instant::now();
+        stream.write_all(request.as_bytes())?;
+        let reply = &mut buffer[..expected.len()];
+        stream.read_exact(reply)?;
+        times.push(start.elapsed().as_secs_f64() * 1e6);
+        if reply != expected.as_bytes() {
+            bail!("{request:?}: {reply:?}");
+        }
     }
     Ok(times)
 }
@@ -421,6 +449,28 @@ mod tests {
             stream.write_all(&vec![0; reply]).unwrap();
         }
         client.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn each_reply_of_redis_must_be_the_right_one() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = std::thread::spawn(move || [ask(address, 3), ask(address, 2)]);
+        for replies in [
+            ["+OK\r\n", "$8\r\n12345678\r\n", "+OK\r\n"].as_slice(),
+            &["+OK\r\n", "$8\r\n12345679\r\n"],
+        ] {
+            let (mut stream, _) = listener.accept().unwrap();
+            for (reply, (request, _)) in replies.iter().zip(ASKED.iter().cycle()) {
+                let mut asked = vec![0; request.len()];
+                stream.read_exact(&mut asked).unwrap();
+                assert_eq!(asked, request.as_bytes());
+                stream.write_all(reply.as_bytes()).unwrap();
+            }
+        }
+        let [right, wrong] = client.join().unwrap();
+        assert_eq!(right.unwrap().len(), 3);
+        assert!(wrong.is_err());
     }
 
     #[test]

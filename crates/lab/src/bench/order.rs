@@ -6,6 +6,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::calibration::Calibration;
+use super::load::LOAD;
 use super::options::BenchRunOptions;
 use super::target::{self, BenchTarget, Bound, median};
 use super::testbed::{BenchTestbed, BenchVariant, Serving};
@@ -15,8 +16,28 @@ use crate::process;
 use crate::run::{LabOutcome, conclude, in_memory};
 use crate::teardown::Teardown;
 
-/// Variants: without and with recorded order.
-const VARIANTS: [(&str, Serving); 2] = [("l", Serving::Values), ("r", Serving::OrderedValues)];
+/// The variants: behind a node whose kernel only forwards, and behind a pair without and with recorded order.
+const VARIANTS: [OrderVariant; VARIANT_COUNT] = [
+    OrderVariant {
+        run: "f",
+        variant: BenchVariant::Forwarding,
+        serving: Serving::Values,
+    },
+    OrderVariant {
+        run: "l",
+        variant: PAIR,
+        serving: Serving::Values,
+    },
+    OrderVariant {
+        run: "r",
+        variant: PAIR,
+        serving: Serving::OrderedValues,
+    },
+];
+const VARIANT_COUNT: usize = 3;
+/// Indices in [`VARIANTS`].
+const CLEAN: usize = 0;
+const WITH: usize = 2;
 /// A pair with policy `replica` that waits 0.5 s before it declares the peer dead, because a benchmark fills all CPUs.
 const PAIR: BenchVariant = BenchVariant::Steadfast {
     missed: 25,
@@ -29,14 +50,52 @@ const REQUESTS: &str = "30000";
 const CONNECTIONS: &str = "50";
 /// The target: recorded order costs at most 15 % of the requests per second.
 const RATIO_MIN: f64 = 0.85;
+/// Small requests of one sample of latencies, one after the other.
+const ASKED: &str = "2000";
+/// The target: protection with recorded order adds at most twice the latency of a service without protection. FT-TCP's own latencies
+/// were 2.6 and 2.8 times that latency, in total (DSN 2003, section 5.3, Table 1).
+const LATENCY_RATIO_MAX: f64 = 3.0;
 
-/// Compare the requests per second of a Redis whose order is recorded with those of a Redis whose order is not. Both have policy `replica`.
+/// Compare a Redis whose order is recorded with a Redis whose order is not. Both have policy `replica`.
 ///
-/// redis-benchmark writes and reads one key over 50 connections. All hosts share this machine, so only ratios within one run mean something.
+/// Requests per second: redis-benchmark writes and reads one key over 50 connections. Latency: one client writes and reads a small value, one
+/// request after the other. Its median is also compared with that of a Redis without protection, behind a node whose kernel only forwards
+/// packets: at most 3 times that latency, which is 2 times added. The variants take turns. All hosts share this machine, so only ratios within
+/// one run mean something.
 #[derive(Clone, Debug, Args)]
 pub struct OrderBenchOptions {
     #[command(flatten)]
     common: BenchRunOptions,
+}
+
+/// One of the compared services.
+#[derive(Clone, Copy)]
+struct OrderVariant {
+    /// Ends the name of its network.
+    run: &'static str,
+    variant: BenchVariant,
+    serving: Serving,
+}
+
+/// One value for each of [`VARIANTS`].
+type PerOrderVariant<T> = [T; VARIANT_COUNT];
+
+/// What was measured, for each round.
+#[derive(Default)]
+struct OrderSamples {
+    /// Requests per second.
+    requests_per_s: Vec<f64>,
+    /// Median latency in microseconds.
+    latency_us: Vec<f64>,
+}
+
+/// Medians over the rounds of the median latencies in the rounds, in microseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct RequestLatencies {
+    /// Behind a node that only forwards.
+    clean: f64,
+    without_recorded_order: f64,
+    with_recorded_order: f64,
 }
 
 /// The results.
@@ -51,6 +110,9 @@ struct OrderBenchReport {
     with_per_s: Vec<f64>,
     /// Median over the rounds of the ratio of both in the same round.
     ratio: f64,
+    request_latency_us: RequestLatencies,
+    /// Median over the rounds of the latency with recorded order, divided by that of the clean variant in the same round.
+    latency_ratio: f64,
     missed: Vec<String>,
 }
 
@@ -69,30 +131,46 @@ pub fn run(options: &OrderBenchOptions) -> Result<LabOutcome> {
     conclude(common.json, report.ok, &report, || report.print())
 }
 
-/// Requests per second of both variants, which take turns.
-fn measure(rounds: u32, daemon: &std::path::Path, teardown: &Teardown) -> Result<[Vec<f64>; 2]> {
+/// The samples of all variants, which take turns.
+fn measure(
+    rounds: u32,
+    daemon: &std::path::Path,
+    teardown: &Teardown,
+) -> Result<PerOrderVariant<OrderSamples>> {
     let directory = in_memory(&format!("bench-{}", std::process::id()), teardown)?;
     let content = PatternFiles::generate(&directory, &[])?;
-    let set = |(name, serving): (&str, Serving)| {
-        let run = format!("{}{name}", std::process::id());
-        BenchTestbed::set(&run, PAIR, serving, &content, daemon, teardown)
-    };
-    let testbeds = [set(VARIANTS[0])?, set(VARIANTS[1])?];
-    let mut samples = [const { Vec::new() }; 2];
+    let mut testbeds = Vec::new();
+    for OrderVariant {
+        run,
+        variant,
+        serving,
+    } in VARIANTS
+    {
+        let run = format!("{}{run}", std::process::id());
+        testbeds.push(BenchTestbed::set(
+            &run, variant, serving, &content, daemon, teardown,
+        )?);
+    }
+    let mut samples = PerOrderVariant::<OrderSamples>::default();
     let progress = ProgressBar::new(u64::from(rounds));
     for testbed in &testbeds {
         requests(testbed)?; // the first connections are slower
     }
     for round in 0..rounds as usize {
-        for turn in 0..VARIANTS.len() {
-            let index = (turn + round) % VARIANTS.len();
-            samples[index].push(requests(&testbeds[index])?);
+        let turns = || (0..VARIANT_COUNT).map(|turn| (turn + round) % VARIANT_COUNT);
+        for index in turns() {
+            let per_s = requests(&testbeds[index])?;
+            samples[index].requests_per_s.push(per_s);
+        }
+        for index in turns() {
+            let latency_us = latency(&testbeds[index])?;
+            samples[index].latency_us.push(latency_us);
         }
         progress.inc(1);
     }
     progress.finish_and_clear();
     for (index, expected) in [(0, "records"), (1, "plays")] {
-        let order = testbeds[1].status(index)?.recorded_order;
+        let order = testbeds[WITH].status(index)?.recorded_order;
         let activity = order.context("no recorded order")?.activity;
         ensure!(
             activity == expected,
@@ -100,6 +178,14 @@ fn measure(rounds: u32, daemon: &std::path::Path, teardown: &Teardown) -> Result
         );
     }
     Ok(samples)
+}
+
+/// Median latency of small requests, in microseconds.
+fn latency(testbed: &BenchTestbed) -> Result<f64> {
+    let mut command = testbed.network.client.command(std::env::current_exe()?)?;
+    command.args([LOAD, "ask", &testbed.service.to_string(), ASKED]);
+    let text = process::output(&mut command, "small requests")?;
+    Ok(median(serde_json::from_str(&text)?))
 }
 
 /// Writes and reads for some seconds. Returns the requests per second.
@@ -124,9 +210,17 @@ fn parse(text: &str) -> Option<f64> {
 }
 
 impl OrderBenchReport {
-    fn of(rounds: u32, calibration: Calibration, [without_per_s, with_per_s]: [Vec<f64>; 2]) -> Self {
-        let pairs = with_per_s.iter().zip(&without_per_s);
-        let ratio = median(pairs.map(|(with, without)| with / without).collect());
+    fn of(rounds: u32, calibration: Calibration, samples: PerOrderVariant<OrderSamples>) -> Self {
+        let of_rounds = |samples: &[f64], others: &[f64]| {
+            let pairs = samples.iter().zip(others);
+            median(pairs.map(|(one, other)| one / other).collect())
+        };
+        let rates = samples.each_ref().map(|one| one.requests_per_s.clone());
+        let latencies = samples.each_ref().map(|one| &one.latency_us[..]);
+        let [clean, without, with] = latencies.map(|one| median(one.to_vec()));
+        let latency_ratio = of_rounds(latencies[WITH], latencies[CLEAN]);
+        let [_, without_per_s, with_per_s] = rates;
+        let ratio = of_rounds(&with_per_s, &without_per_s);
         let mut report = Self {
             ok: false,
             rounds,
@@ -134,6 +228,12 @@ impl OrderBenchReport {
             without_per_s,
             with_per_s,
             ratio,
+            request_latency_us: RequestLatencies {
+                clean,
+                without_recorded_order: without,
+                with_recorded_order: with,
+            },
+            latency_ratio,
             missed: Vec::new(),
         };
         report.missed = target::missed(&report.targets());
@@ -141,12 +241,19 @@ impl OrderBenchReport {
         report
     }
 
-    fn targets(&self) -> [BenchTarget; 1] {
-        [BenchTarget {
-            name: "requests/s, against no recorded order",
-            value: self.ratio,
-            bound: Bound::AtLeast(RATIO_MIN),
-        }]
+    fn targets(&self) -> [BenchTarget; 2] {
+        [
+            BenchTarget {
+                name: "requests/s, against no recorded order",
+                value: self.ratio,
+                bound: Bound::AtLeast(RATIO_MIN),
+            },
+            BenchTarget {
+                name: "request latency / clean",
+                value: self.latency_ratio,
+                bound: Bound::AtMost(LATENCY_RATIO_MAX),
+            },
+        ]
     }
 
     fn print(&self) {
@@ -161,6 +268,14 @@ impl OrderBenchReport {
         for (without, with) in self.without_per_s.iter().zip(&self.with_per_s) {
             say!("  {without:>10.0}{with:>10.0}   ratio {:.2}", with / without);
         }
+        let RequestLatencies {
+            clean,
+            without_recorded_order,
+            with_recorded_order,
+        } = self.request_latency_us;
+        say!(
+            "\nrequest latency, medians, µs: {clean:.0} clean, {without_recorded_order:.0} without recorded order, {with_recorded_order:.0} with it"
+        );
     }
 }
 
@@ -168,16 +283,33 @@ impl OrderBenchReport {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_target_can_be_missed() {
-        let of = |with: [f64; 3]| {
-            let samples = [vec![100.0, 200.0, 100.0], with.to_vec()];
-            OrderBenchReport::of(3, Calibration::measure(), samples)
+    /// The report of three rounds with these requests per second and latencies.
+    fn report(requests_per_s: [f64; 3], latency_us: [f64; 3]) -> OrderBenchReport {
+        let of = |requests_per_s: [f64; 3], latency_us: [f64; 3]| OrderSamples {
+            requests_per_s: requests_per_s.to_vec(),
+            latency_us: latency_us.to_vec(),
         };
-        assert!(of([86.0, 300.0, 86.0]).ok);
-        let slow = of([84.0, 300.0, 84.0]);
+        let samples = [
+            of([1.0; 3], [100.0, 200.0, 100.0]),
+            of([100.0, 200.0, 100.0], [150.0; 3]),
+            of(requests_per_s, latency_us),
+        ];
+        OrderBenchReport::of(3, Calibration::measure(), samples)
+    }
+
+    #[test]
+    fn each_target_can_be_missed() {
+        let (fast, quick) = ([86.0, 300.0, 86.0], [290.0, 300.0, 290.0]);
+        let good = report(fast, quick);
+        assert!(good.ok && (good.latency_ratio - 2.9).abs() < 1e-9);
+        let slow = report([84.0, 300.0, 84.0], quick);
         assert!(!slow.ok && slow.missed.len() == 1, "{:?}", slow.missed);
-        assert!(!OrderBenchReport::of(0, Calibration::measure(), [vec![], vec![]]).ok);
+        let late = report(fast, [310.0, 300.0, 310.0]);
+        let [missed] = &late.missed[..] else {
+            panic!("{:?}", late.missed)
+        };
+        assert!(missed.starts_with("request latency / clean"), "{missed}");
+        assert!(!OrderBenchReport::of(0, Calibration::measure(), PerOrderVariant::default()).ok);
     }
 
     #[test]

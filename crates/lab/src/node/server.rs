@@ -287,7 +287,9 @@ fn configuration_text(application: ServerSoftware, own: &Path, files: &Path, wor
         ServerSoftware::FileServer => FILE_SERVER.to_owned(),
         ServerSoftware::PgFrontEnd | ServerSoftware::WrongPgFrontEnd => PG_FRONT_END.to_owned(),
         ServerSoftware::Websockets => ECHO.to_owned(),
-        ServerSoftware::Stream | ServerSoftware::DivergingStream => STREAM.to_owned(),
+        ServerSoftware::Stream | ServerSoftware::DivergingStream | ServerSoftware::VisiblyDivergingStream => {
+            STREAM.to_owned()
+        }
     })
 }
 
@@ -349,10 +351,12 @@ fn command(
         ServerSoftware::Websockets | ServerSoftware::Stream => {
             command.arg(file).arg(application.port().to_string())
         }
-        ServerSoftware::DivergingStream => {
+        ServerSoftware::DivergingStream | ServerSoftware::VisiblyDivergingStream => {
             let is_on_b = own.to_string_lossy().ends_with("-b");
+            let is_visible = application == ServerSoftware::VisiblyDivergingStream;
+            let how = if is_visible { "diverge-visibly" } else { "diverge" };
             command.arg(file).arg(application.port().to_string());
-            command.args(is_on_b.then_some("diverge"))
+            command.args(is_on_b.then_some(how))
         }
     };
     Ok(command)

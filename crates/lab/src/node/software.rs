@@ -64,6 +64,10 @@ pub enum ServerSoftware {
     #[value(name = "diverging-stream")]
     #[serde(rename = "diverging-stream")]
     DivergingStream,
+    /// The same, but node b's random numbers differ. So the client's data differ.
+    #[value(skip)]
+    #[serde(rename = "visibly-diverging-stream")]
+    VisiblyDivergingStream,
     /// openbsd-inetd, which starts a program for each connection: it sends the same lines. The program's standard input and output are the
     /// connection.
     Inetd,
@@ -93,6 +97,7 @@ impl ServerSoftware {
             Self::Samba => "samba",
             Self::Vsftpd => "vsftpd",
             Self::DivergingStream => "diverging-stream",
+            Self::VisiblyDivergingStream => "visibly-diverging-stream",
         }
     }
 
@@ -113,7 +118,8 @@ impl ServerSoftware {
             | Self::WrongPgFrontEnd
             | Self::Websockets
             | Self::Stream
-            | Self::DivergingStream => DEBIAN_PYTHON,
+            | Self::DivergingStream
+            | Self::VisiblyDivergingStream => DEBIAN_PYTHON,
         }
     }
 
@@ -131,7 +137,9 @@ impl ServerSoftware {
             | Self::Vsftpd => self.program(),
             Self::Inetd => "openbsd-inetd",
             Self::Samba => self.name(),
-            Self::FileServer | Self::Stream | Self::DivergingStream => return (DEBIAN_PYTHON, "python3"),
+            Self::FileServer | Self::Stream | Self::DivergingStream | Self::VisiblyDivergingStream => {
+                return (DEBIAN_PYTHON, "python3");
+            }
             Self::PgFrontEnd | Self::WrongPgFrontEnd => return PSYCOPG,
             Self::Websockets => return (WEBSOCKETS, "python3-websockets"),
         };
@@ -164,9 +172,15 @@ impl ServerSoftware {
             | Self::Inetd
             | Self::Samba
             | Self::Vsftpd
-            | Self::DivergingStream => Protocol::Http,
+            | Self::DivergingStream
+            | Self::VisiblyDivergingStream => Protocol::Http,
             Self::Redis => Protocol::Redis,
         }
+    }
+
+    /// Whether the server diverges from its record on node b.
+    pub fn diverges(self) -> bool {
+        matches!(self, Self::DivergingStream | Self::VisiblyDivergingStream)
     }
 
     /// Whether the server uses policy `snapshot`.

@@ -108,6 +108,9 @@ pub struct ReportedState {
 pub struct ReportedOrder {
     /// What the node's server does.
     pub activity: String,
+    /// Why there is no record, or what it waits for.
+    #[serde(default)]
+    pub reason: String,
 }
 
 /// The state of a replica's server in [`ReportedService`].
@@ -198,6 +201,27 @@ impl ReportedStatus {
         Some(&order.activity)
     }
 
+    /// Whether the record is in this state, and its reason contains this text.
+    pub fn order_is(&self, activity: &str, reason: &str) -> bool {
+        let order = self
+            .services
+            .first()
+            .and_then(|service| service.recorded_order.as_ref());
+        order.is_some_and(|order| order.activity == activity && order.reason.contains(reason))
+    }
+
+    /// Whether there are connections, all are known, and none is protected, for known reasons.
+    pub fn protects_none(&self) -> bool {
+        self.services.iter().all(|service| {
+            service.connections_complete
+                && service
+                    .connections
+                    .get("protected")
+                    .is_none_or(|&count| count == 0)
+                && service.reasons.values().any(|&count| count > 0)
+        })
+    }
+
     /// Whether there are connections, all are known, and all are protected.
     pub fn protects_all(&self) -> bool {
         let protects = |service: &ReportedService| {
@@ -272,5 +296,40 @@ impl ReportedStatus {
     /// The takeovers of the lab's service, in order of time.
     pub fn takeovers(&self) -> &[ReportedTakeover] {
         self.services.first().map_or(&[], |service| &service.takeovers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(order: &str, connections: &str, reasons: &str) -> ReportedStatus {
+        let text = format!(
+            r#"{{"services": [{{"mode": "duplex", "connections": {connections}, "reasons": {reasons}, "connections_complete": true,
+                "takeovers": [], "recorded_order": {order}}}]}}"#
+        );
+        serde_json::from_str(&text).expect("a status")
+    }
+
+    #[test]
+    fn a_record_that_is_off_has_a_reason() {
+        let off = status(
+            r#"{"activity": "off", "reason": "the server has ended"}"#,
+            "{}",
+            "{}",
+        );
+        assert!(off.order_is("off", "has ended"));
+        assert!(!off.order_is("waits", "has ended") && !off.order_is("off", "io_uring"));
+        let silent = status(r#"{"activity": "off"}"#, "{}", "{}");
+        assert!(silent.order_is("off", "") && !silent.order_is("off", "has ended"));
+    }
+
+    #[test]
+    fn connections_without_protection_have_reasons() {
+        let of = |connections, reasons| status("null", connections, reasons).protects_none();
+        let reasons = r#"{"the replica's output differs": 2}"#;
+        assert!(of(r#"{"protected": 0, "unprotected": 2}"#, reasons));
+        assert!(!of(r#"{"protected": 1, "unprotected": 2}"#, reasons));
+        assert!(!of(r#"{"protected": 0, "unprotected": 2}"#, "{}"));
     }
 }

@@ -1,7 +1,8 @@
-"""A streaming server at all addresses of both families. Usage: stream.py PORT [diverge]
+"""A streaming server at all addresses of both families. Usage: stream.py PORT [diverge | diverge-visibly]
 
 Each client that sends something gets a line about every 20 ms, with a number, the time and a random number. What a line says, and how many
-lines go at once, depends on the server's clock. With `diverge`, the server also asks for random bytes that it does not use.
+lines go at once, depends on the server's clock. With `diverge`, the server also asks for random bytes that it does not use. With
+`diverge-visibly`, some of them are in a line.
 """
 
 import os
@@ -25,7 +26,7 @@ def listen(family, address, port):
     return listener
 
 
-port, diverges = int(sys.argv[1]), "diverge" in sys.argv[2:]
+port, how = int(sys.argv[1]), sys.argv[2:]
 poller = select.epoll()
 listeners = {}
 for family, address in [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")]:
@@ -66,9 +67,10 @@ while True:
     for number in list(sent):
         if sent[number] == LINES:
             continue
-        if diverges and sent[number] % 10 == 5:
-            os.urandom(7)
+        surplus = os.urandom(7) if how and sent[number] % 10 == 5 else b""
         line = f"{sent[number]} {time.time_ns()} {os.urandom(4).hex()}\n"
+        if surplus and how == ["diverge-visibly"]:
+            line = line[:-9] + surplus[:4].hex() + "\n"
         try:
             clients[number].send(line.encode())
             sent[number] += 1

@@ -420,7 +420,7 @@ fn pair(
             .zip(order_socket(options, &run.directory, 1))
             .map(Into::into),
         keep_input: options.keep_input,
-        trusts_log: options.application() == ServerSoftware::DivergingStream,
+        trusts_log: options.application().diverges(),
         opaque: options.application().is_opaque(),
         agent_timeout_ms: options.fault.takes_agents_away().then_some(AGENT_TIMEOUT_MS),
         claim_ping: [ROUTER_LAN, CLIENT].map(|host| host.ip(ipv6)).to_vec(),

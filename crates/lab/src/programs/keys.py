@@ -1,7 +1,7 @@
-"""Clients of a Redis that change the same keys. Usage: keys.py HOST PORT
+"""Clients of a Redis that change the same keys. Usage: keys.py HOST PORT SECONDS
 
-Four connections work at the same time, then pause for two seconds, then work again. Ends well only if each reply fits an order in which the
-server has executed the commands of all connections. It never connects a second time.
+Four connections work at the same time, then pause for two seconds, then work again for SECONDS. Ends well only if each reply fits an
+order in which the server has executed the commands of all connections. It never connects a second time.
 """
 
 import socket
@@ -11,7 +11,6 @@ import time
 
 CLIENTS = 4
 FIRST = 300
-SECONDS = 3
 
 
 class Client:
@@ -67,7 +66,7 @@ def first(client):
 
 
 def second(client):
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + int(seconds)
     number = FIRST
     while time.monotonic() < end:
         client.round(number)
@@ -87,7 +86,7 @@ def check(clients):
         sys.exit("the server has lost commands")
 
 
-host, port = sys.argv[1:]
+host, port, seconds = sys.argv[1:]
 clients = [Client(host, int(port), number) for number in range(CLIENTS)]
 all_at_once(clients, first)
 print("pause", flush=True)

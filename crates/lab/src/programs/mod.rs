@@ -1,6 +1,7 @@
-//! `steadfast-lab programs`: real clients and real servers, unmodified, through a power failure.
+//! `steadfast-lab programs`: real clients and real servers, unmodified, through a power failure or another fault.
 
 mod again;
+mod unrecorded;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,7 +19,7 @@ use crate::judge::{Closing, Finding};
 use crate::node::{DEBIAN_PYTHON, ReportedStatus, ServerSoftware, WEBSOCKETS};
 use crate::pair::aftermath::{Aftermath, follow};
 use crate::pair::expect::{BACKUP, changes, expectations};
-use crate::pair::fault::CrashTarget;
+use crate::pair::fault::{CrashFault, CrashTarget, Sequel};
 use crate::pair::inject::inject;
 use crate::pair::judged::JudgedRun;
 use crate::pair::testbed::Testbed;
@@ -40,6 +41,10 @@ const MESSAGES: usize = 200;
 /// The clients that share keys. They pause in the middle, so that the data of both nodes can be compared. The fault hits after the pause.
 const KEYS: &str = include_str!("keys.py");
 const KEYS_MOMENT: Duration = Duration::from_millis(500);
+/// How long these clients work after their pause, in seconds: until the survivor of a power failure has taken over, or until the nodes have
+/// said that they go on without a record.
+const KEYS_SECONDS: u32 = 3;
+const KEYS_SECONDS_UNRECORDED: u32 = 10;
 /// Time limit for the backup's server to have the same data as the primary's. Shorter than the clients' pause.
 const DIGEST_LIMIT: Duration = Duration::from_millis(1500);
 /// Time limit for a client.
@@ -51,7 +56,7 @@ const FTP: &str = include_str!("ftp.py");
 const LINES: usize = 200;
 const POLL: Duration = Duration::from_millis(10);
 
-/// Turn off the primary's power while real, unmodified clients and servers work.
+/// Turn off the primary's power while real, unmodified clients and servers work. With --fault: another fault.
 ///
 /// curl and wget download a file from nginx, Apache httpd, lighttpd and Python's http.server. redis-benchmark writes and reads
 /// in redis. A client and a server made with Python's websockets talk to each other (`opaque = "replica"`). Each client must end as if
@@ -72,6 +77,17 @@ pub struct ProgramsOptions {
     /// power failure of node b.
     #[arg(long)]
     again: bool,
+    /// With clients that share keys: another fault than a power failure (kill-agent, upgrade or handover). The clients must notice nothing, and
+    /// the nodes must say why they go on without a record, and that they protect none of these connections.
+    #[arg(long, value_enum, default_value_t)]
+    fault: CrashFault,
+    /// With --fault: the node that the fault hits; default: the seed decides.
+    #[arg(long, value_enum)]
+    node: Option<CrashTarget>,
+    /// With --server diverging-stream: what diverges is in the client's data. Shows that policy trust-log does not continue such a connection,
+    /// so the run is expected to fail (exit code 1).
+    #[arg(long)]
+    visibly: bool,
     #[command(flatten)]
     lan: LanOptions,
     #[command(flatten)]
@@ -157,9 +173,15 @@ impl ProgramsOptions {
             rate_mbit: Some(RATE_MBIT),
             loss_percent: None,
         };
+        let server = match server {
+            ServerSoftware::DivergingStream if self.visibly => ServerSoftware::VisiblyDivergingStream,
+            _ => server,
+        };
         PairOptions {
             run: self.run.clone(),
             lan: self.lan,
+            fault: self.fault,
+            node: self.node,
             policy: if is_replica {
                 PolicyOption::Replica
             } else {
@@ -178,6 +200,27 @@ impl ProgramsOptions {
     }
 }
 
+impl ProgramsOptions {
+    /// Checks the fault, and the options that it needs.
+    fn check_fault(&self) -> Result<(), WrongUse> {
+        let wrong = |reason: &str| Err(WrongUse(reason.to_owned()));
+        if self.fault == CrashFault::PowerOff {
+            return if self.node.is_some() {
+                wrong("--node needs --fault")
+            } else {
+                Ok(())
+            };
+        }
+        if !unrecorded::FAULTS.contains(&self.fault) {
+            return wrong("--fault: only power-off, kill-agent, upgrade and handover");
+        }
+        if self.client != Some(ClientSoftware::SharedKeys) || self.without_recorded_order || self.again {
+            return wrong("--fault needs --client shared-keys with recorded order, without --again");
+        }
+        self.fault.target(self.node, 0).map(drop)
+    }
+}
+
 impl Lab for ProgramsOptions {
     type Part = (ServerSoftware, ClientSoftware);
     type Findings = ProgramsFindings;
@@ -192,6 +235,10 @@ impl Lab for ProgramsOptions {
         }
         if self.again && (self.client != Some(ClientSoftware::SharedKeys) || self.without_recorded_order) {
             return Err(WrongUse("--again needs --client shared-keys with recorded order".to_owned()).into());
+        }
+        self.check_fault()?;
+        if self.visibly && self.server != Some(ServerSoftware::DivergingStream) {
+            return Err(WrongUse("--visibly needs --server diverging-stream".to_owned()).into());
         }
         Ok(())
     }
@@ -306,7 +353,13 @@ impl ClientSoftware {
 
     /// Adds the arguments for the client's work at `service`: a download of `file`, or an exchange. With these arguments, the client does
     /// not try a second time.
-    fn arguments(self, command: &mut Command, service: SocketAddr, file: &str, received: &Path) {
+    fn arguments(
+        self,
+        command: &mut Command,
+        (service, fault): (SocketAddr, CrashFault),
+        file: &str,
+        received: &Path,
+    ) {
         let url = format!("http://{service}/{file}");
         if self == Self::CurlDigest {
             command.args(["--digest", "--user", "lab:word"]);
@@ -341,7 +394,8 @@ impl ClientSoftware {
                 .arg(LINES.to_string()),
             Self::SharedKeys => command
                 .args(["-c", KEYS])
-                .args([service.ip().to_string(), service.port().to_string()]),
+                .args([service.ip().to_string(), service.port().to_string()])
+                .arg(keys_seconds(fault).to_string()),
         };
     }
 }
@@ -394,7 +448,7 @@ fn play(
     let start = |testbed: &Testbed, label: &str| -> Result<LoggedProcess> {
         let mut command = testbed.network.client.command(client.program())?;
         let file = pattern::file_name(seed, length);
-        client.arguments(&mut command, options.service(), &file, &received);
+        client.arguments(&mut command, (options.service(), options.fault), &file, &received);
         Ok(LoggedProcess::start(label, command, &testbed.directory)?)
     };
     let mut process = start(&testbed, client.name())?;
@@ -405,21 +459,20 @@ fn play(
         .then(|| compare_data(&testbed, &mut process))
         .transpose()?
         .flatten();
-    let diverges = options.application() == ServerSoftware::DivergingStream;
+    let diverges = options.application().diverges();
     let undiverged = options
         .recorded_order
         .then(|| compare_divergences(&testbed, diverges))
         .flatten();
     let epoch = testbed.epoch();
     run.step("fault");
-    let fault_at = inject(&testbed, options, CrashTarget::Primary)?;
-    let mut aftermath = follow(
-        &mut testbed,
-        options,
-        CrashTarget::Primary,
-        (fault_at, epoch),
-        run,
-    )?;
+    let target = options.fault.target(options.node, run.seed)?;
+    let fault_at = inject(&testbed, options, target)?;
+    let mut aftermath = follow(&mut testbed, options, target, (fault_at, epoch), run)?;
+    if options.fault != CrashFault::PowerOff {
+        run.step("record");
+        unrecorded::check(&testbed, options.fault, target, &mut aftermath.problems)?;
+    }
     aftermath.problems.extend(unprotected);
     aftermath.problems.extend(unequal);
     aftermath.problems.extend(undiverged);
@@ -441,7 +494,7 @@ fn play(
         .map(|(_, sha256)| sha256 == pattern::sha256(seed, length, length));
     let said = said.or_else(|| (exit_code != Some(0)).then(|| process.last_words()));
     judge(
-        options,
+        (options, target),
         client,
         testbed,
         aftermath,
@@ -450,9 +503,18 @@ fn play(
     )
 }
 
+/// How long the clients that share keys work after their pause, in seconds.
+fn keys_seconds(fault: CrashFault) -> u32 {
+    if fault == CrashFault::PowerOff {
+        KEYS_SECONDS
+    } else {
+        KEYS_SECONDS_UNRECORDED
+    }
+}
+
 /// Judges the captures and sums up the run.
 fn judge(
-    options: &PairOptions,
+    (options, target): (&PairOptions, CrashTarget),
     client: ClientSoftware,
     testbed: Testbed,
     aftermath: Aftermath,
@@ -462,7 +524,7 @@ fn judge(
     let mut expected = expectations(options, &aftermath, clock);
     expected.closing = Closing::Either;
     let detection = testbed.pair.detection();
-    let changes = changes(options, CrashTarget::Primary, &aftermath, clock, detection);
+    let changes = changes(options, target, &aftermath, clock, detection);
     let verdict = JudgedRun::of(testbed, expected, &changes)?.verdict;
     let mut shown = ProgramResult {
         ok: false,
@@ -477,7 +539,7 @@ fn judge(
         unproven: verdict.unproven,
         problems: aftermath.problems,
     };
-    if shown.connections_taken_over == 0 {
+    if shown.connections_taken_over == 0 && options.sequel(target) == Sequel::Takeover {
         shown
             .problems
             .push("node b never spoke for any connection".to_owned());

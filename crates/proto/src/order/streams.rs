@@ -6,7 +6,7 @@
 //!
 //! A part is the stream's number and its length (LEB128), then its bytes. A part of length 0 ends the stream.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::encoding::{OrderDecoder, number};
 
@@ -14,6 +14,8 @@ use super::encoding::{OrderDecoder, number};
 pub const SERVER_STREAM: u32 = 0;
 /// Bytes that a child's stream may wait for its parent's part. A child's first write waits for the backup, so a child does not record more.
 const WAITING_MAX: usize = 1 << 20;
+/// Number of ended streams that are remembered. A process may end just after it has forked, and then its end may come before its child.
+const ENDED_MAX: usize = 256;
 
 /// What a child's stream depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,21 +41,25 @@ struct MergedStream {
 #[derive(Debug)]
 pub struct StreamMerger {
     streams: BTreeMap<u32, MergedStream>,
+    /// The last streams that have ended.
+    ended: VecDeque<u32>,
 }
 
 impl Default for StreamMerger {
     fn default() -> Self {
         Self {
             streams: BTreeMap::from([(SERVER_STREAM, MergedStream::default())]),
+            ended: VecDeque::new(),
         }
     }
 }
 
 impl StreamMerger {
-    /// A child has been forked. Returns false if its number is in use, or if its parent has no stream: the child then has no record.
+    /// A child has been forked. Returns false if its number is in use, or if its parent has had no stream: the child then has no record.
     #[must_use]
     pub fn open(&mut self, stream: u32, cause: StreamCause) -> bool {
-        let is_possible = self.streams.contains_key(&cause.parent) && !self.streams.contains_key(&stream);
+        let has_parent = self.streams.contains_key(&cause.parent) || self.ended.contains(&cause.parent);
+        let is_possible = has_parent && !self.streams.contains_key(&stream);
         if is_possible {
             let merged = MergedStream {
                 cause: Some(cause),
@@ -116,9 +122,15 @@ impl StreamMerger {
                     part(stream, &[], &mut sequence);
                 }
             }
+            let ended = &mut self.ended;
             self.streams.retain(|&stream, merged| {
-                stream == SERVER_STREAM || !merged.has_ended || merged.cause.is_some()
+                let stays = stream == SERVER_STREAM || !merged.has_ended || merged.cause.is_some();
+                if !stays {
+                    ended.push_back(stream);
+                }
+                stays
             });
+            self.ended.drain(..self.ended.len().saturating_sub(ENDED_MAX));
             if sequence.len() == before {
                 return sequence;
             }
@@ -370,6 +382,36 @@ mod tests {
     }
 
     #[test]
+    fn a_child_follows_a_parent_that_has_ended() {
+        let mut merger = StreamMerger::default();
+        assert!(merger.open(CHILD, cause(SERVER_STREAM, 1)) && merger.open(GRANDCHILD, cause(CHILD, 4)));
+        assert_eq!(merger.add(GRANDCHILD, b"grand"), b"");
+        assert_eq!(merger.add(CHILD, b"fork"), b"");
+        assert_eq!(merger.end(CHILD), b"");
+        let streams = split(&merger.add(SERVER_STREAM, b"f"), 3);
+        assert_eq!(streams[&CHILD], (b"fork".to_vec(), true));
+        assert_eq!(streams[&GRANDCHILD], (b"grand".to_vec(), false));
+    }
+
+    /// The two ends come over different sockets.
+    #[test]
+    fn a_parent_may_end_before_its_child_comes() {
+        let mut merger = StreamMerger::default();
+        assert!(merger.open(CHILD, cause(SERVER_STREAM, 0)));
+        let mut sequence = merger.add(CHILD, b"fork");
+        sequence.extend(merger.end(CHILD));
+        assert!(merger.open(GRANDCHILD, cause(CHILD, 4)));
+        sequence.extend(merger.add(GRANDCHILD, b"grand"));
+        assert_eq!(split(&sequence, 4)[&GRANDCHILD], (b"grand".to_vec(), false));
+        for other in 0..2 * ENDED_MAX as u32 {
+            assert!(merger.open(1_000_000 + other, cause(SERVER_STREAM, 0)));
+            merger.end(1_000_000 + other);
+        }
+        assert!(!merger.open(9, cause(CHILD, 4)), "forgotten");
+        assert_eq!(merger.ended.len(), ENDED_MAX);
+    }
+
+    #[test]
     fn a_child_whose_fork_never_comes_is_given_up() {
         let mut merger = StreamMerger::default();
         assert!(merger.open(CHILD, cause(SERVER_STREAM, 4)));
@@ -396,6 +438,8 @@ mod tests {
             BTreeMap::from([(SERVER_STREAM, 3), (CHILD, 3)])
         );
         assert_eq!(receipts.confirm(&sequence[end..]), BTreeMap::from([(CHILD, 5)]));
+        assert_eq!(receipts.arrived(SERVER_STREAM), 3);
+        assert_eq!(receipts.arrived(CHILD), 0, "it has ended");
     }
 
     #[test]

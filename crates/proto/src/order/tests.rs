@@ -123,6 +123,20 @@ fn a_write_waits_until_the_backup_has_all_events_before_it() {
     assert_eq!(recorder.released(), before, "an earlier write does not");
 }
 
+/// A child leaves its next event to the program that it starts, unless the event was played.
+#[test]
+fn an_event_that_only_a_surplus_clock_call_has_met_is_not_played() {
+    let mut playback = playback(OnDivergence::Unprotect, &[clock(5), OrderEvent::Pid(7)]);
+    assert_eq!(playback.step(CLOCK), Ok(OrderStep::Event(clock(5))));
+    assert_eq!(playback.step(CLOCK), Ok(OrderStep::Repeat(5)));
+    assert!(!playback.is_drained());
+    assert_eq!(
+        playback.step(OrderCall::Pid),
+        Ok(OrderStep::Event(OrderEvent::Pid(7)))
+    );
+    assert!(playback.is_drained());
+}
+
 #[test]
 fn a_write_does_not_wait_while_no_backup_takes_the_record() {
     let mut recorder = OrderRecorder::default();

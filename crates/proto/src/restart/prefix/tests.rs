@@ -177,6 +177,26 @@ fn a_place_that_is_no_longer_in_the_log_is_asked_for_again() {
     assert_eq!(wire.passes(&said), Ok(Vec::new()));
 }
 
+/// The recent output is cut at its beginning.
+#[test]
+fn the_last_megabyte_of_output_is_kept_until_the_input_has_come() {
+    let said: Vec<u8> = (0..3_000_000_u32).map(|at| (at / 7 + at / 1000) as u8).collect();
+    let all = KeptInputs::new(limits(u64::MAX, u64::MAX), None);
+    let mut kept = KeptInput::new(all, BEGIN);
+    kept.on_input(b"request");
+    kept.on_output(&said[..2_500_000]);
+    let mut wire = LearningWire::at(7, 0);
+    let place = wire.fetch(&kept);
+    for piece in said.chunks(700_000) {
+        wire.tracker.on_output(piece);
+    }
+    wire.join(place).expect("the place is in the last megabyte");
+    assert_eq!(wire.passes(&said), Ok(Vec::new()));
+    let mut other = said.clone();
+    other[2_600_000] ^= 1;
+    assert!(wire.passes(&other).is_err());
+}
+
 #[test]
 fn at_a_limit_input_is_given_up_and_counted() {
     let full = Spills::new(Box::new(TestDepot::default()), 100_000);
@@ -217,6 +237,73 @@ fn input_that_is_too_long_for_this_node_is_refused() {
     assert_eq!(reason, "its earlier input is too long: the log reached its limit");
 }
 
+/// Answers may be lost. A question that is asked again may bring bytes that have come already.
+#[test]
+fn parts_may_be_missing_and_overlap() {
+    let input = bytes(50_000);
+    let all = KeptInputs::new(limits(u64::MAX, u64::MAX), None);
+    let mut kept = KeptInput::new(all, BEGIN);
+    kept.on_input(&input);
+    let head = part(&kept, 50_000, 0);
+    let cut = |from: usize, to: usize| PrefixPart {
+        at: from as u64,
+        bytes: input[from..to].to_vec(),
+        ..head.clone()
+    };
+    let mut wire = LearningWire::at(50_000, 0);
+    let first = wire.first.0;
+    let joining = wire.tracker.joining_mut().expect("not joined yet");
+    let mut take = |part: &PrefixPart| {
+        joining.take(part, first, (u64::MAX, None)).expect("it fits");
+        joining.arrived()
+    };
+    assert_eq!(take(&cut(0, 10_000)), 10_000);
+    assert_eq!(take(&cut(10_001, 20_000)), 10_000, "a byte is missing");
+    assert_eq!(take(&cut(2_000, 9_000)), 10_000, "a copy");
+    assert_eq!(take(&cut(5_000, 20_000)), 20_000);
+    let mut end = cut(20_000, 50_000);
+    end.bytes.extend(b"bytes of the wire's log");
+    assert_eq!(take(&end), 50_000);
+    let place = head.output.expect("nothing is repeated");
+    let log = wire.join(place).expect("the place is right");
+    assert!(log.slices(log.start()..log.frontier()).flatten().eq(&input));
+}
+
+#[test]
+fn an_answer_is_bounded_and_its_pieces_follow_each_other() {
+    let input = bytes(500_000);
+    let all = KeptInputs::new(limits(u64::MAX, u64::MAX), None);
+    let mut kept = KeptInput::new(all, BEGIN);
+    kept.on_input(&input);
+    let pieces = kept.answer(&ask(500_000, 30_000), true).split();
+    assert_eq!(pieces.len(), PREFIX_WINDOW / PREFIX_PART_MAX);
+    let mut at = 30_000;
+    for piece in pieces {
+        let piece = piece.content.expect("it is kept");
+        assert_eq!(
+            (piece.at, piece.until),
+            (at as u64, 30_000 + PREFIX_WINDOW as u64)
+        );
+        assert_eq!(piece.bytes, input[at..at + PREFIX_PART_MAX]);
+        at += piece.bytes.len();
+    }
+}
+
+#[test]
+fn a_survivor_whose_application_repeats_output_has_no_place_yet() {
+    let all = KeptInputs::new(limits(u64::MAX, u64::MAX), None);
+    let mut kept = KeptInput::new(all, BEGIN);
+    kept.on_output(b"repeated");
+    let place = |is_new| {
+        kept.answer(&ask(0, 0), is_new)
+            .content
+            .expect("it is kept")
+            .output
+    };
+    assert_eq!(place(false), None);
+    assert_eq!(place(true).map(|place| place.bytes), Some(8));
+}
+
 /// A client may have another connection from the same port, and its sequence numbers may be anything.
 #[test]
 fn parts_of_another_connection_are_refused() {
@@ -237,6 +324,11 @@ fn parts_of_another_connection_are_refused() {
     let mut other = KeptInput::new(all, (BEGIN.0 + 1, BEGIN.1));
     other.on_input(&bytes(49_999));
     assert!(!fits(&part(&other, 50_000, 40_000)));
+    let output = PrefixPart {
+        begins_at: (BEGIN.0, BEGIN.1 + 1),
+        ..right
+    };
+    assert!(!fits(&output));
     // A connection whose first byte comes after the wire's log.
     let later = KeptInput::new(
         KeptInputs::new(limits(1, 1), None),
