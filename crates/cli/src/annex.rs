@@ -19,11 +19,12 @@ use linux::raw::RawSender;
 use linux::repair::Pool;
 use linux::wire::{self, Deaths, Wire, WireOptions, WireService};
 use proto::action::{Gate, ServiceIndex};
+use proto::hosting::Having;
 use proto::restart::http::Volatile;
 
 use crate::config::{AnnexFile, AnnexService};
 use crate::daemon::annex::host::{self, AnnexCall, HostedConnections};
-use crate::daemon::annex::message::{AnnexReply, AnnexRequest, Having, WakeAgent, WireHello};
+use crate::daemon::annex::message::{AnnexReply, AnnexRequest, WakeAgent, WireHello};
 use crate::daemon::relay::{RelayService, RelayedConnections};
 use crate::keepers::Keepers;
 use crate::wakeup::Wakeup;
@@ -47,16 +48,6 @@ struct HostedService {
     network: Option<(IpAddr, Network)>,
     /// Answers go here.
     wire: Option<Sender<AnnexReply>>,
-    /// The number of the link that this node obeys.
-    link: u64,
-    /// Whether this link is there.
-    is_linked: bool,
-    /// The other end is no wire, but the primary, whose wire has failed.
-    is_carried: bool,
-    /// The highest epoch that it has obeyed.
-    epoch: u64,
-    /// The number of the wire's last take-back that it knows.
-    take_back: u64,
 }
 
 struct AnnexDaemon<'a> {
@@ -66,8 +57,6 @@ struct AnnexDaemon<'a> {
     relay: RelayedConnections,
     raw: RawSender,
     services: Vec<HostedService>,
-    /// It gives back what it has, and keeps nothing for who asks.
-    stops: bool,
 }
 
 /// Runs the annex until SIGTERM or SIGINT. The caller holds the lock of the state directory. At the end, gives the connections back to their
@@ -191,11 +180,6 @@ impl<'a> AnnexDaemon<'a> {
                 hosted: HostedConnections::default(),
                 network: None,
                 wire: None,
-                link: 0,
-                is_linked: false,
-                is_carried: false,
-                epoch: 0,
-                take_back: 0,
             });
         let relayed = file.services.iter().map(|service| RelayService {
             name: service.name.clone(),
@@ -213,7 +197,6 @@ impl<'a> AnnexDaemon<'a> {
             relay,
             raw: RawSender::open().context("opening raw sockets")?,
             services: services.collect(),
-            stops: false,
         })
     }
 
@@ -249,7 +232,7 @@ impl<'a> AnnexDaemon<'a> {
             return;
         };
         let Some(request) = request else {
-            service.is_linked &= service.link != link;
+            service.hosted.host.on_link_end(link);
             return;
         };
         let reply = match request {
@@ -260,13 +243,13 @@ impl<'a> AnnexDaemon<'a> {
                     return; // the wire's link gets no answer, and ends
                 }
             },
-            _ if link != service.link => return, // its wire is not this node's wire any more
+            _ if !service.hosted.host.obeys(link) => return, // its wire is not this node's wire any more
             AnnexRequest::TakeBack(number) => {
-                service.take_back = number;
+                service.hosted.host.on_take_back(number);
                 None
             }
             AnnexRequest::Drop(client) => {
-                let was_started = service.hosted.forget(&client);
+                let was_started = service.hosted.host.forget(&client);
                 if was_started {
                     end(vip, &[client]);
                 }
@@ -292,11 +275,11 @@ impl<'a> AnnexDaemon<'a> {
     ) -> anyhow::Result<AnnexReply> {
         let service = &mut self.services[usize::from(index)];
         let vip = service.settings.vip;
-        service.check(&hello)?;
-        let is_carried = matches!(hello.having, Having::Asked);
-        let unknown = service
-            .hosted
-            .on_hello(&hello, !self.stops && service.take_back >= hello.take_back);
+        let host = &service.hosted.host;
+        host.check(&hello.greeting)
+            .map_err(|why| anyhow::anyhow!("{}: {why}", hello.address))?;
+        let is_carried = matches!(hello.greeting.having, Having::Asked);
+        let unknown = service.hosted.take_list(&hello.greeting);
         if !unknown.is_empty() {
             end(vip, &unknown);
         }
@@ -308,7 +291,7 @@ impl<'a> AnnexDaemon<'a> {
             self.wire.set_gate(index, Gate::Mute);
             if !is_carried {
                 network::sockets::destroy(vip)?;
-                service.hosted = HostedConnections::default();
+                service.hosted.host.forget_all();
             }
             if let Some((_, network)) = service.network.take() {
                 let _turn = SetUpTurn::take()?;
@@ -339,14 +322,12 @@ impl<'a> AnnexDaemon<'a> {
         self.wire.set_peer_mac(index, hello.mac);
         self.wire.set_gate(index, Gate::Primary);
         service.wire = Some(replies.clone());
-        (service.link, service.is_linked, service.is_carried) = (link, true, is_carried);
-        service.epoch = hello.epoch;
-        let (name, has) = (&service.settings.name, service.hosted.clients());
+        service.hosted.host.obey(link, &hello.greeting);
+        let (name, has) = (&service.settings.name, service.hosted.host.clients());
         if is_carried {
             let connections = has.len();
             tracing::warn!(service = name, primary = %hello.address, connections, "the primary carries what is here, because the wire has failed");
         } else {
-            service.take_back = hello.take_back;
             tracing::info!(service = name, wire = %hello.address, "a wire may give connections");
         }
         let mac = service.mac;
@@ -362,7 +343,7 @@ impl<'a> AnnexDaemon<'a> {
         for death in deaths {
             let service = &mut self.services[usize::from(death.service)];
             if let Some(client) = death.client
-                && service.hosted.forget(&client)
+                && service.hosted.host.forget(&client)
             {
                 service.lose(client, "its process has died");
             }
@@ -375,9 +356,9 @@ impl<'a> AnnexDaemon<'a> {
             match network::sockets::open_behind(service.settings.vip, None) {
                 Ok(open) => {
                     let open: HashMap<_, _> = open.into_iter().collect();
-                    let gone = service.hosted.retain(|client| open.contains_key(client));
+                    let gone = service.hosted.host.retain(|client| open.contains_key(client));
                     // A wire notices it in its log.
-                    for client in gone.into_iter().filter(|_| service.is_carried) {
+                    for client in gone.into_iter().filter(|_| service.hosted.host.is_carried()) {
                         service.lose(client, "it has ended");
                     }
                 }
@@ -389,17 +370,22 @@ impl<'a> AnnexDaemon<'a> {
     /// Asks the wires to take back all connections, and waits until they have.
     fn give_back(&mut self, calls: &Receiver<AnnexCall>, wakeup: &Wakeup) {
         self.tidy();
-        self.stops = true;
         for service in &mut self.services {
-            for client in service.hosted.clients() {
+            service.hosted.host.stop();
+            for client in service.hosted.host.clients() {
                 service.lose(client, "the annex stops");
             }
-            if service.is_carried {
-                service.hosted = HostedConnections::default(); // nobody can take them
+            if service.hosted.host.is_carried() {
+                service.hosted.host.forget_all(); // nobody can take them
             }
         }
         let until = Instant::now() + STOP_MAX;
-        while self.services.iter().any(|service| service.hosted.started() > 0) && Instant::now() < until {
+        while self
+            .services
+            .iter()
+            .any(|service| service.hosted.host.started() > 0)
+            && Instant::now() < until
+        {
             self.take_turn(calls);
             wakeup.wait(&[], LOOK);
             wakeup.clear();
@@ -426,24 +412,6 @@ impl<'a> AnnexDaemon<'a> {
 }
 
 impl HostedService {
-    /// Whether this node may obey who greets it.
-    fn check(&self, hello: &WireHello) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            !self.is_linked || hello.epoch >= self.epoch,
-            "{} speaks of the past epoch {}",
-            hello.address,
-            hello.epoch
-        );
-        let is_wire = !matches!(hello.having, Having::Asked);
-        let is_busy = self.is_carried && self.is_linked && self.hosted.started() > 0;
-        anyhow::ensure!(
-            !(is_wire && is_busy),
-            "the primary carries {} connections of this annex, until they end",
-            self.hosted.started()
-        );
-        Ok(())
-    }
-
     /// Tells the wire that this node does not have a connection any more.
     fn lose(&self, client: SocketAddr, why: &str) {
         if let Some(wire) = &self.wire {

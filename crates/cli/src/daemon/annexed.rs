@@ -10,7 +10,7 @@ use proto::role::Role;
 use proto::service::ServiceInput;
 
 use super::annex::host::AnnexCall;
-use super::annex::links::{FromLink, Greeting, LinkEvent};
+use super::annex::links::{FromLink, LinkEvent};
 use super::annex::message::{AnnexReply, AnnexRequest, StartRequest};
 use super::kernel::LinuxKernel;
 
@@ -21,14 +21,12 @@ impl LinuxKernel {
     /// Tells the node what the annexes say, and carries out the calls of the other node's wire.
     pub fn serve_annexes(&mut self, node: &mut Core) {
         for service in (0..).take(self.services.len()) {
-            let of = node.service(service);
-            let (is_wire, asks_with) = (of.role() == Role::Backup, of.asks_with());
-            let greeting = (is_wire || asks_with.is_some()).then(|| Greeting {
-                epoch: of.epoch(),
-                take_back: asks_with.or_else(|| of.take_back()).unwrap_or(0),
-                asks: !is_wire,
-            });
+            let greeting = node.service(service).greeting();
             self.annexes.set_greeting(service, greeting.as_ref());
+            if node.service(service).role() != Role::Primary {
+                // Nobody starts them now. Their kernel would acknowledge what clients send, which no application would ever get.
+                self.services[usize::from(service)].hosted.drop_unstarted();
+            }
         }
         while let Some(FromLink {
             service,
@@ -47,15 +45,7 @@ impl LinuxKernel {
                     if of == ServingNode::Primary {
                         self.annexes.tell_primary(service);
                     }
-                    match of {
-                        ServingNode::Annex(annex) if node.service(service).role() != Role::Backup => {
-                            ServiceInput::Claimed { annex, clients: has }
-                        }
-                        _ => ServiceInput::AnnexIsUp {
-                            node: of,
-                            is_up: true,
-                        },
-                    }
+                    node.service(service).on_link(of, has)
                 }
                 LinkEvent::Down => ServiceInput::AnnexIsUp {
                     node: of,
@@ -89,10 +79,10 @@ impl LinuxKernel {
     /// Carries out a call of the other node's wire, while this node is the primary.
     fn answer_wire(&mut self, node: &mut Core, call: AnnexCall) {
         let AnnexCall {
+            link,
             vip,
             request,
             replies,
-            ..
         } = call;
         let (Some(service), Some(request)) = (self.service_at(vip), request) else {
             return;
@@ -101,12 +91,14 @@ impl LinuxKernel {
         let resources = &mut self.services[usize::from(service)];
         let reply = match request {
             AnnexRequest::Hello(hello) => {
-                resources.hosted.on_hello(&hello, false);
+                resources.hosted.take_list(&hello.greeting);
+                resources.hosted.host.obey(link, &hello.greeting);
                 Some(AnnexReply::Welcome {
                     mac: resources.mac,
                     has: Vec::new(),
                 })
             }
+            _ if !resources.hosted.host.obeys(link) => return, // a later link has taken this one's place
             AnnexRequest::Lives { places, is_all } => {
                 let places = places
                     .into_iter()
@@ -125,7 +117,7 @@ impl LinuxKernel {
             }
         };
         if let Some(AnnexReply::Live(client)) = &reply {
-            resources.hosted.forget(client); // it is an ordinary connection of this primary
+            resources.hosted.host.forget(client); // it is an ordinary connection of this primary
         }
         if let Some(reply) = reply {
             let _ = replies.send(reply); // fails only if the link has ended

@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 
-use super::Service;
+use super::{Service, ServiceInput};
 use crate::Instant;
 use crate::action::{AnnexStep, OperatorReport, ServiceAction, ServiceBeat};
 use crate::annex::{AnnexId, MovingConnection, ServingNode};
 use crate::carried::PlaceChange;
 use crate::connection::Connection;
+use crate::hosting::Greeting;
 use crate::role::Role;
 use crate::table::ConnectionId;
 
@@ -20,6 +21,27 @@ impl Service {
     /// Whether the node can take connections of this service, or this node, the primary, carries its connections.
     pub fn is_up(&self, node: ServingNode) -> bool {
         self.annexes.is_up(node) || node.annex().is_some_and(|annex| self.carried.is_carried(annex))
+    }
+
+    /// What this node says first to the nodes that may have connections of this service. `None`: it is neither their wire nor a primary that
+    /// asks them, so it has no links to them.
+    pub fn greeting(&self) -> Option<Greeting> {
+        let (is_wire, asks_with) = (self.role() == Role::Backup, self.asks_with());
+        (is_wire || asks_with.is_some()).then(|| Greeting {
+            epoch: self.epoch(),
+            take_back: asks_with.or_else(|| self.take_back()).unwrap_or(0),
+            asks: !is_wire,
+        })
+    }
+
+    /// What this node learns when a node answers its greeting: `has` are the clients whose connections that node has.
+    pub fn on_link(&self, node: ServingNode, has: Vec<SocketAddr>) -> ServiceInput {
+        match node {
+            ServingNode::Annex(annex) if self.role() != Role::Backup => {
+                ServiceInput::Claimed { annex, clients: has }
+            }
+            _ => ServiceInput::AnnexIsUp { node, is_up: true },
+        }
     }
 
     /// A node can take connections from now on, or not any more.

@@ -15,10 +15,11 @@ use anyhow::Context;
 use linux::wire::Wire;
 use proto::action::ServiceIndex;
 use proto::annex::{AnnexId, ServingNode};
+use proto::hosting::Greeting;
 
 use crate::config::{Config, SecretKey, ServiceSettings};
 use host::AnnexCall;
-use links::{AnnexLink, FromLink, Greeting, LinkPlace};
+use links::{AnnexLink, FromLink, LinkPlace};
 use message::{AnnexRequest, WakeAgent};
 
 /// A node that may take connections of a service.
@@ -182,6 +183,25 @@ impl AnnexNodes {
         }
     }
 
+    /// The node is not to have the connection any more. A new link does not name it, so the node drops it then, if not before.
+    pub fn forget_guest(&mut self, service: ServiceIndex, client: SocketAddr, node: ServingNode) {
+        if self.guests.get(&(service, client)) == Some(&node) {
+            self.guests.remove(&(service, client));
+            self.name_guests(service, node);
+        }
+    }
+
+    /// Sets what the next link to a node says that it has.
+    fn name_guests(&self, service: ServiceIndex, node: ServingNode) {
+        let guests = self.guests.iter();
+        let own = guests.filter(|((of, _), at)| *of == service && **at == node);
+        if let Some(known) = self.node(service, node) {
+            known
+                .link
+                .set_guests(own.map(|((_, client), _)| *client).collect());
+        }
+    }
+
     /// The connection lives on this node from now on.
     pub fn note_guest(&mut self, service: ServiceIndex, client: SocketAddr, node: ServingNode) {
         let (places, is_all) = (vec![(client, node.annex())], false);
@@ -191,14 +211,8 @@ impl AnnexNodes {
             ServingNode::Primary => self.guests.remove(&(service, client)),
             ServingNode::Annex(_) => self.guests.insert((service, client), node),
         };
-        for known in &self.nodes {
-            if known.service == service && (known.node == node || Some(known.node) == before) {
-                let guests = self.guests.iter();
-                let own = guests.filter(|((of, _), at)| *of == service && **at == known.node);
-                known
-                    .link
-                    .set_guests(own.map(|((_, client), _)| *client).collect());
-            }
+        for changed in before.into_iter().chain([node]) {
+            self.name_guests(service, changed);
         }
     }
 }
