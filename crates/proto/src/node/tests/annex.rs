@@ -273,6 +273,32 @@ fn a_connection_moves_back_when_the_annex_has_dropped_it() {
     assert_eq!(wire.node.service(0).migrations().moved, 1);
 }
 
+/// The primary still has an order for a connection that has moved to an annex meanwhile. If the wire took it, the annex would keep its socket.
+#[test]
+fn what_an_annex_has_cannot_be_offered_by_the_primary() {
+    for annex in [None, Some(GAMMA)] {
+        let mut wire = AnnexedWire::new();
+        wire.move_there();
+        let late = MigrationOffer {
+            number: 8,
+            annex,
+            ..wire.offer(false)
+        };
+        let done = wire.hear(&[late], false);
+        assert!(
+            !done
+                .iter()
+                .any(|action| matches!(action, ServiceAction::Reserve { .. })),
+            "{done:?}"
+        );
+        assert_eq!(
+            wire.answer(),
+            Some(OfferState::Waiting("it is on an annex".to_owned()))
+        );
+        assert_eq!(wire.guests(), [(wire.client, GAMMA)]);
+    }
+}
+
 #[test]
 fn what_an_annex_refuses_stays() {
     let mut wire = AnnexedWire::new();
