@@ -105,6 +105,23 @@ impl Service {
         }
     }
 
+    /// The primary has lost the process of a connection. Returns whether this wire can adopt the connection: the primary has not released it to
+    /// an annex. If it was to move there, it does not.
+    pub(super) fn may_adopt(&mut self, client: SocketAddr) -> bool {
+        if self.annexes.place(&client) != ServingNode::Primary {
+            return false;
+        }
+        if let Some(MovingConnection { to: node, .. }) = self.annexes.give_back(client) {
+            self.actions
+                .push_back(ServiceAction::Elsewhere(AnnexStep::DropAt { client, node }));
+            if let Some(connection) = self.table.find(client) {
+                self.table.change(connection, Connection::expect_released);
+            }
+            self.incoming.on_decided(client);
+        }
+        !self.annexes.is_moving(&client)
+    }
+
     /// The connections of annexes are not the annexes' any more: nothing of them passes.
     fn reserve_lost(&mut self, clients: &[SocketAddr], reason: String) {
         let connections = clients.len();
@@ -305,17 +322,20 @@ impl Service {
             return; // it was to move there, it is another node's, or has ended
         }
         if self.annexes.is_moving(&client) {
-            self.release_to_annex(client);
+            self.release_to_annex(now, client);
         } else {
             self.take_from_annex(now, client, "its new node could not take it".to_owned());
         }
     }
 
     /// The connection's node has released it: from now on, another node has it.
-    pub(super) fn release_to_annex(&mut self, client: SocketAddr) {
+    pub(super) fn release_to_annex(&mut self, now: Instant, client: SocketAddr) {
         let Some(MovingConnection { to, .. }) = self.annexes.on_released(client) else {
             return;
         };
+        if !self.annexes.is_up(to) {
+            return self.take_from_annex(now, client, "its new node is silent".to_owned());
+        }
         self.actions
             .push_back(ServiceAction::Elsewhere(AnnexStep::Guide { client, node: to }));
         self.annexes.ask_drain();

@@ -158,7 +158,7 @@ impl Service {
         let (mut held, mut ended) = (Vec::new(), Vec::new());
         for client in clients {
             if self.annexes.is_moving(&client) {
-                self.release_to_annex(client);
+                self.release_to_annex(now, client);
                 continue;
             }
             let connection = self.table.find(client);

@@ -86,7 +86,6 @@ impl Judge {
         if let Some(flow) = self.flows.get_mut(&client) {
             flow.ownership.annexes.insert(annex);
             flow.ownership.is_behind_wire = false;
-            flow.live_at = None;
             flow.look_for_holders(self.now, self.is_wire, &self.copies);
         }
     }
@@ -146,6 +145,9 @@ impl Judge {
             wrong.push(format!(
                 "one owner: socket {number} of {place:?} speaks after socket {spoke}"
             ));
+        }
+        if place != SpeakingPlace::Pair {
+            flow.live_at = None; // no socket of the pair's nodes has the connection now
         }
         let says = flow
             .place(&segment)

@@ -161,10 +161,7 @@ impl LinkThread {
     }
 
     fn greeting(&self) -> Option<Greeting> {
-        self.greeting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        *self.greeting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the agent. Returns false if there is no agent any more.

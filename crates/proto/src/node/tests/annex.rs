@@ -299,6 +299,27 @@ fn what_an_annex_has_cannot_be_offered_by_the_primary() {
     }
 }
 
+/// The annex dies when the primary has been told that it may let go. If the primary has done so, nobody else has the connection.
+#[test]
+fn what_is_released_to_a_dead_annex_is_taken_over() {
+    let mut wire = AnnexedWire::new();
+    wire.hear(&[wire.offer(false)], false);
+    wire.restored(ANNEX);
+    let is_up = false;
+    let node = ANNEX;
+    wire.put(ServiceInput::AnnexIsUp { node, is_up });
+    assert_eq!(wire.answer(), Some(OfferState::Prepared));
+    let client = wire.client;
+    let done = wire.hear(&[wire.offer(true)], false);
+    assert!(
+        done.contains(&ServiceAction::Hold {
+            clients: vec![client]
+        }),
+        "{done:?}"
+    );
+    assert_eq!(wire.guests(), []);
+}
+
 #[test]
 fn what_an_annex_refuses_stays() {
     let mut wire = AnnexedWire::new();
