@@ -24,12 +24,13 @@ use linux::wire::{self, Deaths, Wire, WireOptions, WireService};
 use proto::action::{Gate, ServiceIndex};
 use proto::export::{ExportOutcome, Exports};
 use proto::follower::RestartPolicy;
+use proto::hosting::Having;
 use proto::restart::http::Volatile;
 
 use crate::config::{AnnexFile, AnnexService};
 use crate::control::{Call, ControlServer, ExportRequest};
 use crate::daemon::annex::host::{self, AnnexCall, HostPlace, HostedConnections};
-use crate::daemon::annex::message::{AnnexReply, AnnexRequest, Having, WakeAgent, WireHello};
+use crate::daemon::annex::message::{AnnexReply, AnnexRequest, WakeAgent, WireHello};
 use crate::daemon::relay::{RelayService, RelayedConnections};
 use crate::daemon::snapshots::{self, SnapshotPlace, SnapshotService, WaitingExports};
 use crate::keepers::Keepers;
@@ -41,9 +42,6 @@ const LOOK: Duration = Duration::from_millis(100);
 const TIDY_EVERY: Duration = Duration::from_secs(5);
 /// Time that the wires have to take back all connections when the annex stops.
 const STOP_MAX: Duration = Duration::from_secs(5);
-/// If the link of a primary that carries connections ends, its next agent has this time to begin another one, before a wire that does not know of
-/// the connections may end them.
-const RETURN_MAX: Duration = Duration::from_secs(10);
 /// Sockets kept ready, per service.
 const POOL: usize = 64;
 /// A file in the state directory of an annex, which shows what kind of daemon the directory belongs to.
@@ -109,18 +107,6 @@ struct HostedService {
     network: Option<(IpAddr, Network)>,
     /// Answers go here.
     wire: Option<Sender<AnnexReply>>,
-    /// The number of the link that this node obeys.
-    link: u64,
-    /// Whether this link is there.
-    is_linked: bool,
-    /// When the last link ended.
-    unlinked_at: Option<Instant>,
-    /// The other end is no wire, but the primary, whose wire has failed.
-    is_carried: bool,
-    /// The highest epoch that it has obeyed.
-    epoch: u64,
-    /// The number of the wire's last take-back that it knows.
-    take_back: u64,
 }
 
 struct AnnexDaemon<'a> {
@@ -132,8 +118,6 @@ struct AnnexDaemon<'a> {
     services: Vec<HostedService>,
     /// Calls of applications that export their state.
     waiting: WaitingExports,
-    /// It gives back what it has, and keeps nothing for who asks.
-    stops: bool,
 }
 
 /// What others want of an annex.
@@ -272,12 +256,6 @@ impl<'a> AnnexDaemon<'a> {
                 exports: Exports::new(linux::clock::now()),
                 network: None,
                 wire: None,
-                link: 0,
-                is_linked: false,
-                unlinked_at: None,
-                is_carried: false,
-                epoch: 0,
-                take_back: 0,
             });
         let relayed = file.services.iter().map(|service| RelayService {
             name: service.name.clone(),
@@ -296,7 +274,6 @@ impl<'a> AnnexDaemon<'a> {
             raw: RawSender::open().context("opening raw sockets")?,
             services: services.collect(),
             waiting: WaitingExports::default(),
-            stops: false,
         })
     }
 
@@ -386,15 +363,13 @@ impl<'a> AnnexDaemon<'a> {
             return;
         };
         let Some(request) = request else {
-            if service.link == link {
-                (service.is_linked, service.unlinked_at) = (false, Some(Instant::now()));
-            }
+            service.hosted.host.on_link_end(linux::clock::now(), link);
             return;
         };
         if let AnnexRequest::Hello(hello) = &request
-            && let Err(reason) = service.check(hello)
+            && let Err(reason) = service.hosted.host.check(linux::clock::now(), &hello.greeting)
         {
-            tracing::info!(%reason, %vip, "a link is refused");
+            tracing::info!(reason, from = %hello.address, %vip, "a link is refused");
             return; // it gets no answer, and ends
         }
         let reply = match request {
@@ -405,9 +380,9 @@ impl<'a> AnnexDaemon<'a> {
                     return;
                 }
             },
-            _ if link != service.link => return, // its wire is not this node's wire any more
+            _ if !service.hosted.host.obeys(link) => return, // its wire is not this node's wire any more
             AnnexRequest::TakeBack(number) => {
-                service.take_back = number;
+                service.hosted.host.on_take_back(number);
                 None
             }
             AnnexRequest::Ask(clients) => match network::sockets::terms(vip, &clients) {
@@ -423,7 +398,7 @@ impl<'a> AnnexDaemon<'a> {
             }
             request => {
                 if let AnnexRequest::Drop(client) = request
-                    && service.hosted.forget(&client)
+                    && service.hosted.host.forget(&client)
                 {
                     self.waiting.moved().leave(index, &[client]);
                     end(vip, &[client]);
@@ -454,10 +429,8 @@ impl<'a> AnnexDaemon<'a> {
     ) -> anyhow::Result<AnnexReply> {
         let service = &mut self.services[usize::from(index)];
         let vip = service.settings.vip;
-        let is_carried = matches!(hello.having, Having::Asked);
-        let unknown = service
-            .hosted
-            .on_hello(&hello, !self.stops && service.knows(&hello));
+        let is_carried = matches!(hello.greeting.having, Having::Asked);
+        let unknown = service.hosted.take_list(&hello.greeting);
         if !unknown.is_empty() {
             self.waiting.moved().leave(index, &unknown);
             end(vip, &unknown);
@@ -499,14 +472,12 @@ impl<'a> AnnexDaemon<'a> {
         if let Some(before) = service.wire.replace(replies.clone()) {
             let _ = before.send(AnnexReply::Superseded); // fails only if the link has ended
         }
-        (service.link, service.is_linked, service.is_carried) = (link, true, is_carried);
-        service.epoch = hello.epoch;
-        let (name, has) = (&service.settings.name, service.hosted.clients());
+        service.hosted.host.obey(link, &hello.greeting);
+        let (name, has) = (&service.settings.name, service.hosted.host.clients());
         if is_carried {
             let connections = has.len();
             tracing::warn!(service = name, primary = %hello.address, connections, "the primary carries what is here, because the wire has failed");
         } else {
-            service.take_back = hello.take_back;
             tracing::info!(service = name, wire = %hello.address, "a wire may give connections");
         }
         let mac = service.mac;
@@ -526,7 +497,7 @@ impl<'a> AnnexDaemon<'a> {
         for death in deaths {
             let service = &mut self.services[usize::from(death.service)];
             if let Some(client) = death.client
-                && service.hosted.forget(&client)
+                && service.hosted.host.forget(&client)
             {
                 service.lose(client, "its process has died");
             }
@@ -539,7 +510,7 @@ impl<'a> AnnexDaemon<'a> {
             match network::sockets::open_behind(service.settings.vip, None) {
                 Ok(open) => {
                     let open: HashMap<_, _> = open.into_iter().collect();
-                    let gone = service.hosted.retain(|client| open.contains_key(client));
+                    let gone = service.hosted.host.retain(|client| open.contains_key(client));
                     service.tell_ended(gone);
                 }
                 Err(error) => tracing::warn!(%error, "cannot list connections"),
@@ -550,17 +521,22 @@ impl<'a> AnnexDaemon<'a> {
     /// Asks the wires to take back all connections, and waits until they have.
     fn give_back(&mut self, calls: &AnnexInbox, wakeup: &Wakeup) {
         self.tidy();
-        self.stops = true;
         for service in &mut self.services {
-            for client in service.hosted.clients() {
+            service.hosted.host.stop();
+            for client in service.hosted.host.clients() {
                 service.lose(client, "the annex stops");
             }
-            if service.is_carried {
-                service.hosted = HostedConnections::default(); // nobody can take them
+            if service.hosted.host.is_carried() {
+                service.hosted.host.forget_all(); // nobody can take them
             }
         }
         let until = Instant::now() + STOP_MAX;
-        while self.services.iter().any(|service| service.hosted.started() > 0) && Instant::now() < until {
+        while self
+            .services
+            .iter()
+            .any(|service| service.hosted.host.started() > 0)
+            && Instant::now() < until
+        {
             self.take_turn(calls);
             wakeup.wait(&[], LOOK);
             wakeup.clear();
@@ -587,54 +563,18 @@ impl<'a> AnnexDaemon<'a> {
 }
 
 impl HostedService {
-    /// Whether this node may obey who greets it.
-    fn check(&self, hello: &WireHello) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            !self.is_linked || hello.epoch >= self.epoch,
-            "{} speaks of the past epoch {}",
-            hello.address,
-            hello.epoch
-        );
-        let is_current = self.is_linked && hello.epoch == self.epoch;
-        match &hello.having {
-            Having::Asked => anyhow::ensure!(
-                self.is_carried || !is_current,
-                "{} asks for connections, but there is a wire",
-                hello.address
-            ),
-            Having::Known(known) if self.is_carried && self.may_be_carried_on() => anyhow::ensure!(
-                self.hosted.clients().iter().all(|client| known.contains(client)),
-                "the primary carries connections of which the wire at {} does not know yet",
-                hello.address
-            ),
-            Having::Known(_) => {}
-        }
-        Ok(())
-    }
-
-    /// Whether the primary that has carried connections may still do so.
-    fn may_be_carried_on(&self) -> bool {
-        self.is_linked || self.unlinked_at.is_some_and(|at| at.elapsed() < RETURN_MAX)
-    }
-
-    /// Whether this node knows the last take-back of which the primary has heard. While the primary carries in an epoch, there is none.
-    fn knows(&self, hello: &WireHello) -> bool {
-        let is_carried_still = self.is_carried && hello.epoch == self.epoch;
-        is_carried_still || self.take_back >= hello.take_back
-    }
-
     /// Sends the wire the parts of snapshots that are due. Without a wire nobody keeps snapshots. If its link has just failed, the calls wait for
     /// the next one.
     fn send_snapshots(&mut self, now: proto::Instant) {
         self.exports.handle_timeout(now);
-        let hosted = &self.hosted;
+        let host = &self.hosted.host;
         self.exports
-            .finish_unless(|client| hosted.has(client), &ExportOutcome::Moved);
-        if self.is_carried {
+            .finish_unless(|client| host.has(client), &ExportOutcome::Moved);
+        if self.hosted.host.is_carried() {
             let why = "the wire has failed".to_owned();
             self.exports.finish_all(&ExportOutcome::NotKept(why));
         }
-        let Some(wire) = self.wire.as_ref().filter(|_| self.is_linked) else {
+        let Some(wire) = self.wire.as_ref().filter(|_| self.hosted.host.is_linked()) else {
             return;
         };
         while let Some(part) = self.exports.poll_part(now) {
@@ -644,7 +584,7 @@ impl HostedService {
 
     /// Tells the wire which connections have ended. It may have noticed it in its log.
     fn tell_ended(&self, gone: Vec<SocketAddr>) {
-        if self.is_carried {
+        if self.hosted.host.is_carried() {
             gone.into_iter()
                 .for_each(|client| self.lose(client, "it has ended"));
         } else if let Some(wire) = self.wire.as_ref().filter(|_| !gone.is_empty()) {

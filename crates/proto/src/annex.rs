@@ -90,6 +90,11 @@ struct AnnexMove {
 }
 
 impl AnnexMove {
+    /// Whether the primary decides what becomes of the connection.
+    fn awaits_primary(&self) -> bool {
+        self.from == ServingNode::Primary && self.phase == MovePhase::Prepared
+    }
+
     /// Time by which the socket must be made, if it is not made yet.
     fn restores_until(&self) -> Option<Instant> {
         match self.phase {
@@ -178,7 +183,8 @@ impl Annexes {
             .collect()
     }
 
-    /// A node is silent. Returns the clients whose connections it has, and those whose moves to it are over: `true` if nobody else has the
+    /// A node is silent. A move to it goes on if the primary may have released the connection already: then only the primary knows who has it.
+    /// Returns the clients whose connections it has, and those whose moves to it are over: `true` if nobody else has the
     /// connection. A connection that it had not dropped yet cannot move on.
     pub fn on_down(&mut self, node: ServingNode) -> (Vec<SocketAddr>, Vec<(MovingConnection, bool)>) {
         self.up.remove(&node);
@@ -190,7 +196,7 @@ impl Annexes {
         let ended: Vec<_> = self
             .moves
             .iter()
-            .filter(|(_, one)| one.to == node)
+            .filter(|(_, one)| one.to == node && !one.awaits_primary())
             .map(|(&client, one)| (moving(client, one), one.phase.is_released()))
             .collect();
         for (one, _) in &ended {

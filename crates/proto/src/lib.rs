@@ -23,6 +23,7 @@ mod doubt;
 pub mod edge;
 pub mod export;
 pub mod follower;
+pub mod hosting;
 pub mod learn;
 pub mod migration;
 pub mod node;

@@ -14,10 +14,10 @@ impl AnnexDaemon<'_> {
                 address: service.settings.vip,
                 policy: service.settings.policy,
                 wire: service.network.as_ref().map(|(wire, _)| *wire),
-                is_linked: service.is_linked,
-                is_carried: service.is_carried,
-                epoch: service.epoch,
-                connections: service.hosted.started() as u64,
+                is_linked: service.hosted.host.is_linked(),
+                is_carried: service.hosted.host.is_carried(),
+                epoch: service.hosted.host.epoch(),
+                connections: service.hosted.host.started() as u64,
                 counters,
             }
         });

@@ -11,7 +11,7 @@ use proto::role::Role;
 use proto::service::ServiceInput;
 
 use super::annex::host::{AnnexCall, HostPlace};
-use super::annex::links::{FromLink, Greeting, LinkEvent};
+use super::annex::links::{FromLink, LinkEvent};
 use super::annex::message::{AnnexReply, AnnexRequest, StartRequest};
 use super::kernel::LinuxKernel;
 
@@ -22,14 +22,12 @@ impl LinuxKernel {
     /// Tells the node what the annexes say, and carries out the calls of the other node's wire.
     pub fn serve_annexes(&mut self, node: &mut Core) {
         for service in (0..).take(self.services.len()) {
-            let of = node.service(service);
-            let (is_wire, asks_with) = (of.role() == Role::Backup, of.asks_with());
-            let greeting = (is_wire || asks_with.is_some()).then(|| Greeting {
-                epoch: of.epoch(),
-                take_back: asks_with.or_else(|| of.take_back()).unwrap_or(0),
-                asks: !is_wire,
-            });
+            let greeting = node.service(service).greeting();
             self.annexes.set_greeting(service, greeting.as_ref());
+            if node.service(service).role() != Role::Primary {
+                // Nobody starts them now. Their kernel would acknowledge what clients send, which no application would ever get.
+                self.services[usize::from(service)].hosted.drop_unstarted();
+            }
         }
         while let Some(FromLink {
             service,
@@ -39,9 +37,8 @@ impl LinuxKernel {
         {
             let input = match event {
                 LinkEvent::Up { mac, has, carries } => {
-                    self.on_link_up(node, (service, of), mac, carries);
-                    of.annex()
-                        .map(|annex| ServiceInput::Claimed { annex, clients: has })
+                    self.on_link_up(node, (service, of), mac, (has, carries));
+                    None
                 }
                 LinkEvent::Down => Some(ServiceInput::AnnexIsUp {
                     node: of,
@@ -64,7 +61,7 @@ impl LinuxKernel {
         node: &mut Core,
         (service, of): (ServiceIndex, ServingNode),
         mac: [u8; 6],
-        carries: Vec<(SocketAddr, AnnexId)>,
+        (has, carries): (Vec<SocketAddr>, Vec<(SocketAddr, AnnexId)>),
     ) {
         if let Some(number) = self.annexes.number(service, of)
             && let Err(error) = self.wire.set_annex(service, number, mac)
@@ -76,10 +73,9 @@ impl LinuxKernel {
             self.annexes.tell_primary(service);
             self.annexes.expect(service, carries);
         }
-        if node.service(service).role() == Role::Backup || of == ServingNode::Primary {
+        for input in node.service(service).on_link(of, has) {
             self.read_all(node);
-            let is_up = true;
-            node.handle(self.now(), service, ServiceInput::AnnexIsUp { node: of, is_up });
+            node.handle(self.now(), service, input);
         }
     }
 
@@ -116,10 +112,10 @@ impl LinuxKernel {
     /// Carries out a call of the other node's wire, while this node is the primary.
     fn answer_wire(&mut self, node: &mut Core, call: AnnexCall) {
         let AnnexCall {
+            link,
             vip,
             request,
             replies,
-            ..
         } = call;
         let (Some(service), Some(request)) = (self.service_at(vip), request) else {
             return;
@@ -128,7 +124,8 @@ impl LinuxKernel {
         let resources = &mut self.services[usize::from(service)];
         let reply = match request {
             AnnexRequest::Hello(hello) => {
-                resources.hosted.on_hello(&hello, false);
+                resources.hosted.take_list(&hello.greeting);
+                resources.hosted.host.obey(link, &hello.greeting);
                 // A client's SYN ends a carried connection in the kernel only.
                 let there: BTreeSet<_> = self.wire.annexed(service).into_iter().map(|(it, _)| it).collect();
                 let carries = node.service(service).guests();
@@ -138,6 +135,7 @@ impl LinuxKernel {
                     carries: carries.filter(|(client, _)| there.contains(client)).collect(),
                 })
             }
+            _ if !resources.hosted.host.obeys(link) => return, // a later link has taken this one's place
             AnnexRequest::Lives { places, is_all } => {
                 let places = places
                     .into_iter()
@@ -163,7 +161,7 @@ impl LinuxKernel {
             }
         };
         if let Some(AnnexReply::Live(client)) = &reply {
-            resources.hosted.forget(client); // it is an ordinary connection of this primary
+            resources.hosted.host.forget(client); // it is an ordinary connection of this primary
         }
         if let Some(reply) = reply {
             let _ = replies.send(reply); // fails only if the link has ended

@@ -739,6 +739,7 @@ impl Kernel for LinuxKernel {
     }
 
     fn drop_at(&mut self, service: ServiceIndex, node: ServingNode, client: SocketAddr) {
+        self.annexes.forget_guest(service, client, node);
         self.annexes.send(service, node, AnnexRequest::Drop(client));
     }
 

@@ -5,7 +5,7 @@ use indicatif::ProgressBar;
 use sim::pair::Defect;
 use sim::swarm::{Scenario, holds_without_defect, play, shrink};
 
-use super::options::SwarmOptions;
+use super::options::{SwarmOptions, draw};
 use super::write::write;
 use crate::run::LabOutcome;
 
@@ -14,7 +14,7 @@ pub(super) fn look_for(defect: Defect, options: &SwarmOptions) -> Result<LabOutc
     let progress = ProgressBar::new(options.runs);
     let with_defect = |index: u64| {
         progress.inc(1);
-        let mut scenario = Scenario::draw(options.seed.wrapping_add(index));
+        let mut scenario = draw(options.seed.wrapping_add(index), options.annexes);
         scenario.defect = Some(defect);
         scenario
     };

@@ -6,7 +6,6 @@ mod report;
 mod write;
 
 use std::fs;
-use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -15,8 +14,9 @@ use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
-use sim::swarm::{Scenario, play, play_traced, shrink};
+use sim::swarm::{play, play_traced, shrink};
 
+use self::options::draw;
 pub use self::options::{ReplayOptions, SwarmOptions};
 use self::report::{Broken, SwarmReport};
 use self::write::write;
@@ -47,9 +47,9 @@ pub fn run(options: &SwarmOptions) -> Result<LabOutcome> {
                         return;
                     }
                     let seed = options.seed.wrapping_add(index);
-                    let outcome = play(&Scenario::draw(seed));
+                    let outcome = play(&draw(seed, options.annexes));
                     let mut report = report.lock().expect("no run panics");
-                    report.add(seed, outcome);
+                    report.add(seed, outcome, options.annexes);
                     progress.inc(1);
                 }
             });
@@ -60,7 +60,7 @@ pub fn run(options: &SwarmOptions) -> Result<LabOutcome> {
     let mut report = report.into_inner().expect("no run panics");
     report.finish(cpu);
     for broken in report.violations.iter_mut().take(SHRUNK_MAX) {
-        write_smallest(&options.out, broken)?;
+        write_smallest(options, broken)?;
     }
     conclude(options.json, report.ok, &report, || {
         say!("{}", report.to_string().trim_end())
@@ -73,11 +73,11 @@ fn cpu_seconds() -> Result<f64> {
     Ok(micros as f64 / 1e6)
 }
 
-fn write_smallest(directory: &Path, broken: &mut Broken) -> Result<()> {
-    let Some((scenario, _)) = shrink(&Scenario::draw(broken.seed)) else {
+fn write_smallest(options: &SwarmOptions, broken: &mut Broken) -> Result<()> {
+    let Some((scenario, _)) = shrink(&draw(broken.seed, options.annexes)) else {
         return Ok(()); // the same seed broke no rule this time, so there is nothing to shrink
     };
-    broken.replay = write(directory, &scenario)?;
+    broken.replay = write(&options.out, &scenario)?;
     Ok(())
 }
 
@@ -101,7 +101,7 @@ pub fn replay(options: &ReplayOptions) -> Result<LabOutcome> {
             let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
             toml::from_str(&text).map_err(|error| WrongUse(format!("{}: {error}", file.display())))?
         }
-        (None, seed) => Scenario::draw(seed.unwrap_or_default()),
+        (None, seed) => draw(seed.unwrap_or_default(), options.annexes),
     };
     if options.shrink {
         match shrink(&scenario) {
@@ -124,7 +124,7 @@ pub fn replay(options: &ReplayOptions) -> Result<LabOutcome> {
     };
     let ok = outcome.violations.is_empty();
     let mut report = SwarmReport::new(scenario.seed, 1);
-    report.add(scenario.seed, outcome);
+    report.add(scenario.seed, outcome, options.annexes);
     report.finish(0.0);
     conclude(options.json, ok, &report, || eprint!("{report}"))
 }

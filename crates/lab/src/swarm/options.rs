@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error, StrDeserializer};
 use sim::pair::Defect;
+use sim::swarm::Scenario;
 
 /// Inject failures drawn from a seed into a simulated pair, and check that the pair keeps the rules.
 ///
@@ -26,6 +27,9 @@ pub struct SwarmOptions {
     /// Put this defect into the nodes, and stop at the first run that finds the defect. This tests the checkers.
     #[arg(long, value_name = "NAME", value_parser = parse)]
     pub defect: Option<Defect>,
+    /// Every run has annexes, to which connections move. Otherwise, one run out of ten has.
+    #[arg(long)]
+    pub annexes: bool,
     /// Directory for the scenarios that break a rule.
     #[arg(long, default_value = "out/swarm")]
     pub out: PathBuf,
@@ -44,6 +48,9 @@ pub struct ReplayOptions {
     /// Replay the run of this seed.
     #[arg(long)]
     pub seed: Option<u64>,
+    /// With --seed, the run of `swarm --annexes`.
+    #[arg(long, requires = "seed")]
+    pub annexes: bool,
     /// Make the scenario as small as possible while it still breaks the same rule, and print the result.
     #[arg(long)]
     pub shrink: bool,
@@ -53,6 +60,15 @@ pub struct ReplayOptions {
     /// Print one JSON object instead of text.
     #[arg(long, conflicts_with_all = ["trace", "shrink"])]
     pub json: bool,
+}
+
+/// The run of a seed. `annexes`: it has annexes in any case.
+pub(super) fn draw(seed: u64, annexes: bool) -> Scenario {
+    if annexes {
+        Scenario::with_annexes(seed)
+    } else {
+        Scenario::draw(seed)
+    }
 }
 
 /// Parses a defect's name.

@@ -37,6 +37,10 @@ pub struct SwarmReport {
     pub states_imported: u64,
     /// Connections that moved from a living primary to its backup (`migrate`).
     pub connections_migrated: usize,
+    /// Sockets that began to speak on annexes (`migrate --to`).
+    pub connections_annexed: usize,
+    /// Connections that moved back from annexes to the primary.
+    pub connections_moved_back: usize,
     /// Packets that passed unlogged: while an agent was away, or with commit mode `immediate`.
     pub packets_unlogged: u64,
     /// Runs in which both nodes spoke, as `assume = "fail-stop"` allows.
@@ -75,6 +79,8 @@ impl SwarmReport {
             mutual_fences: 0,
             snapshots_kept: 0,
             connections_migrated: 0,
+            connections_annexed: 0,
+            connections_moved_back: 0,
             packets_unlogged: 0,
             states_imported: 0,
             runs_split: 0,
@@ -92,7 +98,7 @@ impl SwarmReport {
     }
 
     /// Adds a run's outcome. Only the first broken rule of a run is reported.
-    pub fn add(&mut self, seed: u64, outcome: RunOutcome) {
+    pub fn add(&mut self, seed: u64, outcome: RunOutcome, annexes: bool) {
         for &(kind, phase) in &outcome.injected {
             self.count(kind.name(), phase);
         }
@@ -107,15 +113,18 @@ impl SwarmReport {
         self.snapshots_kept += outcome.snapshots.0;
         self.states_imported += outcome.snapshots.1;
         self.connections_migrated += outcome.migrated;
+        self.connections_annexed += outcome.annexed.0;
+        self.connections_moved_back += outcome.annexed.1;
         self.packets_unlogged += outcome.unlogged;
         self.runs_split += u64::from(outcome.was_split);
         self.simulated_s += outcome.time.as_secs_f64();
+        let option = if annexes { " --annexes" } else { "" };
         let first = outcome.violations.into_iter().next();
         self.violations.extend(first.map(|violation| Broken {
             seed,
             rule: violation.rule,
             what: violation.what,
-            replay: format!("steadfast-lab replay --seed {seed}"),
+            replay: format!("steadfast-lab replay --seed {seed}{option}"),
         }));
     }
 
@@ -148,8 +157,8 @@ impl fmt::Display for SwarmReport {
         writeln!(
             f,
             "{} runs from seed {}, {:.0} per CPU second; {} connections, {} orphaned, {} with an unconfirmed lease, {} outlasted; {} mutual fences; \
-             {} runs split; {} snapshots kept, {} imported; {} connections migrated; \
-             {} packets unlogged",
+             {} runs split; {} snapshots kept, {} imported; {} connections migrated, \
+             {} to annexes, {} back from there; {} packets unlogged",
             self.runs,
             self.seed,
             self.runs_per_cpu_second,
@@ -162,6 +171,8 @@ impl fmt::Display for SwarmReport {
             self.snapshots_kept,
             self.states_imported,
             self.connections_migrated,
+            self.connections_annexed,
+            self.connections_moved_back,
             self.packets_unlogged
         )?;
         for broken in &self.violations {

@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 
-use super::Service;
+use super::{Service, ServiceInput};
 use crate::Instant;
 use crate::action::{AnnexStep, OperatorReport, ServiceAction, ServiceBeat};
 use crate::annex::{AnnexId, MovingConnection, ServingNode};
 use crate::carried::PlaceChange;
 use crate::connection::Connection;
+use crate::hosting::Greeting;
 use crate::role::Role;
 use crate::table::ConnectionId;
 
@@ -20,6 +21,31 @@ impl Service {
     /// Whether the node can take connections of this service, or this node, the primary, carries its connections.
     pub fn is_up(&self, node: ServingNode) -> bool {
         self.annexes.is_up(node) || node.annex().is_some_and(|annex| self.carried.is_carried(annex))
+    }
+
+    /// What this node says first to the nodes that may have connections of this service. `None`: it is neither their wire nor a primary that
+    /// asks them, so it has no links to them.
+    pub fn greeting(&self) -> Option<Greeting> {
+        let (is_wire, asks_with) = (self.role() == Role::Backup, self.asks_with());
+        (is_wire || asks_with.is_some()).then(|| Greeting {
+            epoch: self.epoch(),
+            take_back: asks_with.or_else(|| self.take_back()).unwrap_or(0),
+            asks: !is_wire,
+        })
+    }
+
+    /// What this node learns when a node answers its greeting: `has` are the clients whose connections that node has.
+    pub fn on_link(
+        &self,
+        node: ServingNode,
+        has: Vec<SocketAddr>,
+    ) -> impl Iterator<Item = ServiceInput> + use<> {
+        let takes = node == ServingNode::Primary || self.role() == Role::Backup;
+        let is_up = takes.then_some(ServiceInput::AnnexIsUp { node, is_up: true });
+        let claimed = node
+            .annex()
+            .map(|annex| ServiceInput::Claimed { annex, clients: has });
+        is_up.into_iter().chain(claimed)
     }
 
     /// A node can take connections from now on, or not any more.
@@ -81,6 +107,23 @@ impl Service {
             }
             _ => {}
         }
+    }
+
+    /// The primary has lost the process of a connection. Returns whether this wire can adopt the connection: the primary has not released it to
+    /// an annex. If it was to move there, it does not.
+    pub(super) fn may_adopt(&mut self, client: SocketAddr) -> bool {
+        if self.annexes.place(&client) != ServingNode::Primary {
+            return false;
+        }
+        if let Some(MovingConnection { to: node, .. }) = self.annexes.give_back(client) {
+            self.actions
+                .push_back(ServiceAction::Elsewhere(AnnexStep::DropAt { client, node }));
+            if let Some(connection) = self.table.find(client) {
+                self.table.change(connection, Connection::expect_released);
+            }
+            self.incoming.on_decided(client);
+        }
+        !self.annexes.is_moving(&client)
     }
 
     /// The connections of annexes are not the annexes' any more: nothing of them passes.
@@ -288,22 +331,25 @@ impl Service {
             return; // it was to move there, it is another node's, or has ended
         }
         if self.annexes.is_moving(&client) {
-            self.release_to_annex(client);
+            self.release_to_annex(now, client);
         } else {
             self.take_from_annex(now, client, "its new node could not take it".to_owned());
         }
     }
 
     /// The connection's node has released it: from now on, another node has it.
-    pub(super) fn release_to_annex(&mut self, client: SocketAddr) {
+    pub(super) fn release_to_annex(&mut self, now: Instant, client: SocketAddr) {
         let Some((MovingConnection { to, .. }, exported)) = self.annexes.on_released(client) else {
             return;
         };
         self.arrivals.forget(&client);
         if let Some(connection) = self.table.find(client) {
             self.table.change(connection, |connection| {
-                connection.follower_mut().on_moved(exported)
+                connection.follower_mut().on_moved(exported);
             });
+        }
+        if !self.annexes.is_up(to) {
+            return self.take_from_annex(now, client, "its new node is silent".to_owned());
         }
         self.actions
             .push_back(ServiceAction::Elsewhere(AnnexStep::Guide { client, node: to }));

@@ -158,7 +158,7 @@ impl Service {
         let (mut held, mut ended) = (Vec::new(), Vec::new());
         for client in clients {
             if self.annexes.is_moving(&client) {
-                self.release_to_annex(client);
+                self.release_to_annex(now, client);
                 continue;
             }
             let connection = self.table.find(client);
@@ -193,6 +193,9 @@ impl Service {
         let (mut incoming, table) = (std::mem::take(&mut self.incoming), &self.table);
         let mut to_annexes = Vec::new();
         let clients = incoming.choose(|client, annex| {
+            if self.annexes.place(&client) != ServingNode::Primary {
+                return Err("it is on an annex".to_owned()); // so the primary does not have what it offers
+            }
             match annex {
                 Some(annex) => self.annex_obstacle(annex)?,
                 None => obstacle.map_or(Ok(()), |why| Err(why.to_owned()))?,

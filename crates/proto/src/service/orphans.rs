@@ -72,6 +72,7 @@ impl Service {
         }
         let mut clients = self.orphans.adopt();
         clients.retain(|client| !self.reversed.is_here(client)); // it moved here just before its process died
+        clients.retain(|client| self.may_adopt(*client));
         if !clients.is_empty() {
             self.takeover = Some(Takeover::begin_for(now, clients, &mut self.actions));
             self.tell_peer(now);

@@ -2,7 +2,8 @@
 
 use proto::Instant;
 
-use super::machine::{AGENTS, CLIENTS, Machine};
+use super::annex::link::LinkDatagram;
+use super::machine::{AGENTS, ANNEXES, CLIENTS, Machine};
 use super::station::Station;
 use super::wire::WireSide;
 use crate::world::{Output, Port, SimNode};
@@ -13,10 +14,16 @@ const BACKLOG_MAX: usize = 256;
 impl Machine {
     fn receive(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
         let is_ip = packet.first().is_some_and(|first| first >> 4 == 4);
+        if let Some(datagram) = LinkDatagram::read(&packet) {
+            return self.on_link(now, port, datagram);
+        }
         match port {
             AGENTS => self.on_agents(now, AGENTS, &packet),
             CLIENTS if is_ip => self.on_packet(now, WireSide::Clients, packet),
             CLIENTS => self.on_neighbour(&packet),
+            _ if port >= ANNEXES => {
+                self.on_packet(now, WireSide::Annex(port.0 - ANNEXES.0), packet);
+            }
             _ if !is_ip => self.on_agents_here(now, &packet),
             _ => self.on_packet(now, WireSide::Peer, packet),
         }
@@ -45,6 +52,7 @@ impl SimNode for Station {
         }
         self.machine.host.handle_timeout(now);
         self.machine.continue_hook(now);
+        self.machine.work_on_links(now);
         while self.machine.agent.due <= now {
             self.step(now);
         }
@@ -81,6 +89,7 @@ impl SimNode for Station {
             .into_iter()
             .chain([self.machine.agent.due])
             .chain(self.machine.hook.poll_timeout())
+            .chain(self.machine.links_due())
             .min()?;
         Some(self.machine.clock.when(due.max(self.machine.frozen_until)))
     }

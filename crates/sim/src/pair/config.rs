@@ -14,6 +14,7 @@ use proto::service::ServiceConfig;
 use proto::standing;
 use proto::table::TableConfig;
 
+use super::annex::station::AnnexConfig;
 use super::application::{ApplicationFactory, ReadPace, SimApplication};
 use super::arbiter::{SimArbiter, SimArbiterKind};
 use super::commit::SimCommit;
@@ -89,6 +90,8 @@ pub struct SimPairConfig {
     pub outside: bool,
     /// How the server's state is copied, if it is. Only with [`RestartPolicy::Replica`], and not with `opaque`.
     pub state_sync: Option<SimStateSync>,
+    /// Number of annexes. They take connections only with [`RestartPolicy::Http`] and [`RestartPolicy::Replay`].
+    pub annexes: usize,
     /// The survivor of a takeover keeps the input of the connections that it relays. Only with [`RestartPolicy::Replay`].
     pub keep_input: bool,
 }
@@ -137,7 +140,21 @@ impl SimPairConfig {
             service_link: false,
             outside: false,
             state_sync: None,
+            annexes: 0,
             keep_input: false,
+        }
+    }
+
+    pub(super) fn annex(&self, number: usize, ledger: &Rc<RefCell<http::Ledger>>) -> AnnexConfig {
+        let node = 3 + number as u64;
+        AnnexConfig {
+            number,
+            vip: vip(),
+            host: self.host(vip().ip(), &self.server_tcp),
+            program: self.program(node, ledger),
+            cost: self.costs.restore,
+            ahead: Duration::from_secs(100 * node),
+            defect: self.defect,
         }
     }
 
@@ -228,6 +245,7 @@ impl SimPairConfig {
             outside: self.outside,
             state_sync: self.state_sync,
             server,
+            annexes: self.annexes,
         }
     }
 

@@ -73,6 +73,23 @@ pub enum Defect {
     ReleaseInput,
     /// A primary that sends past the wire goes on when its lease has ended.
     SendDirectlyOn,
+    /// A wire does not stop a connection that is to move, so both ends go on speaking meanwhile.
+    MoveUnreserved,
+    /// An annex says that it has dropped a connection, and does not.
+    KeepDropped,
+    /// A primary that loses its wire keeps the sockets of connections that were to move back, although no application has them. Their kernel
+    /// acknowledges what clients send.
+    KeepUnstarted,
+    /// An annex does not drop what its wire does not name.
+    KeepUnknown,
+    /// A wire goes on naming to an annex what it has taken back from the annex.
+    NameTakenBack,
+    /// A wire speaks for what it takes back from a silent annex before the primary has repeated the number.
+    SpeakUnheard,
+    /// A connection leaves an annex before the annex has said that it has dropped it.
+    LeaveUndropped,
+    /// An annex gives a primary connections although it does not know the take-back of which the primary has heard.
+    ForgetTakeBack,
 }
 
 impl Defect {
@@ -102,6 +119,18 @@ impl Defect {
         Self::IgnorePause,
         Self::IgnoreMeet,
         Self::TrustOutside,
+    ];
+
+    /// Defects of moves to annexes and back.
+    pub const ANNEX: [Self; 8] = [
+        Self::MoveUnreserved,
+        Self::KeepDropped,
+        Self::KeepUnknown,
+        Self::NameTakenBack,
+        Self::KeepUnstarted,
+        Self::SpeakUnheard,
+        Self::LeaveUndropped,
+        Self::ForgetTakeBack,
     ];
 
     /// All other defects of a node.

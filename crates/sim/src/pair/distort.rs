@@ -34,6 +34,9 @@ impl Station {
             if let Some(path) = beat.path.as_mut().filter(|_| self.machine.is(Defect::IgnoreMeet)) {
                 path.hears = Some(true);
             }
+            if self.machine.is(Defect::SpeakUnheard) && role == Role::Backup {
+                beat.take_back = beat.take_back.map(|_| u64::MAX);
+            }
             if self.machine.is(Defect::IgnoreEpoch) && role.may_speak() {
                 beat.epoch = beat.epoch.min(epoch.saturating_sub(1));
             }

@@ -12,6 +12,7 @@ use proto::{Instant, Seq};
 
 use super::commit::{SimCommit, is_cut};
 use super::ledger::{Most, ObservedBytes, ObservedCopy, PacketSpeaker, SegmentOffsets};
+use super::ownership::{Ownership, SpeakingPlace};
 
 /// Maximum number of violations that are kept. Later violations are usually consequences of the first.
 const VIOLATIONS_MAX: usize = 20;
@@ -32,6 +33,7 @@ const RETURNS_FOR: Duration = Duration::from_secs(1);
 /// | no step back | the survivor's acknowledgement, right edge or timestamp is lower than one that was released |
 /// | no leap | the survivor sends a segment whose number is beyond the known output |
 /// | exact copy | a server's state changes while copied, or the copy has input of a connection that a replica follows |
+/// | one owner | a segment of an annex's socket reaches the client after a later socket has spoken, or the other way round |
 /// | nothing asked twice | a restored connection acknowledges less than was logged before its socket was ready |
 #[derive(Debug)]
 pub struct Judge {
@@ -56,7 +58,7 @@ pub struct Judge {
     pub(super) given_now: [Option<u64>; 2],
     /// For each node, whether its agent knows that the node is the wire, or has taken over since. Only such a node can continue
     /// connections from its log.
-    is_wire: [bool; 2],
+    pub(super) is_wire: [bool; 2],
     /// For each node, the time until which its machine stands still.
     still_until: [Instant; 2],
     /// Number of clients that have not completed their handshake.
@@ -68,6 +70,8 @@ pub struct Judge {
     /// When each violation happened.
     moments: Vec<Instant>,
     resets: Vec<(Instant, SocketAddr)>,
+    /// Number of sockets that began to speak on annexes, and on the primary after a move back.
+    pub(super) annexed: (usize, usize),
 }
 
 /// One connection, from its SYN on.
@@ -101,7 +105,7 @@ pub(super) struct WatchedConnection {
     /// Bytes that were logged when the connection's socket became ready.
     logged_before_ready: u64,
     /// The node on which the connection was last restored.
-    live_at: Option<usize>,
+    pub(super) live_at: Option<usize>,
     /// Whether a node has the SYN.
     is_opened: bool,
     /// Whether the client has answered the SYN-ACK.
@@ -135,6 +139,8 @@ pub(super) struct WatchedConnection {
     /// Whether a node spoke after its lease was over, although the other node had the right to speak by then. The
     /// first node could not know this, because its clock had stood still.
     pub(super) was_outlasted: bool,
+    /// Who has had sockets of the connection, if annexes have had some.
+    pub(super) ownership: Ownership,
 }
 
 impl WatchedConnection {
@@ -172,12 +178,21 @@ impl WatchedConnection {
             lent: None,
             was_lent_in_vain: false,
             was_outlasted: false,
+            ownership: Ownership::default(),
         }
     }
 
     /// Whether a byte of the client may have reached a server. A byte that a wire logs while its gate is closed reaches no server.
     pub(super) const fn has_input(&self) -> bool {
         self.has_passed_input
+    }
+
+    /// Whether a client ignores the segment's window, because the segment is a probe with an old number (RFC 9293 §3.10.7.4). The new socket
+    /// of a connection that has moved announces all of its room in such a segment.
+    pub(super) fn is_old(&self, segment: &Segment<'_>, place: SegmentOffsets) -> bool {
+        let is_probe =
+            segment.seq_len() == 0 && u64::try_from(place.at).is_ok_and(|at| at < self.output.end());
+        self.ownership.is_used() && (is_probe || place.at < 0)
     }
 
     /// Whether this segment of the client is recent enough that a receiver must not refuse it as too old.
@@ -222,12 +237,19 @@ impl WatchedConnection {
     }
 
     /// Notes if no node can continue the connection.
-    fn look_for_holders(&mut self, is_wire: [bool; 2], copies: &[Option<ObservedCopy>; 2]) {
+    pub(super) fn look_for_holders(
+        &mut self,
+        now: Instant,
+        is_wire: [bool; 2],
+        copies: &[Option<ObservedCopy>; 2],
+    ) {
         let is_held = (0..2).any(|node| {
             let has_state = || Judge::is_covered(copies[node].as_ref(), self.heard[node]);
             self.sockets[node] || self.logs[node] && is_wire[node] && has_state()
         });
-        if !is_held {
+        if !is_held && self.ownership.is_on_annex() {
+            self.ownership.unprotected_at.get_or_insert(now);
+        } else if !is_held {
             self.lose_holders();
         }
     }
@@ -282,6 +304,7 @@ impl Judge {
             violations: Vec::new(),
             moments: Vec::new(),
             resets: Vec::new(),
+            annexed: (0, 0),
         }
     }
 
@@ -367,7 +390,7 @@ impl Judge {
                 flow.output_first = Some(segment.seq + 1);
                 flow.is_orphaned |= flow.lost_offer == flow.output_first;
                 flow.shift = segment.options.window_scale.unwrap_or(0);
-                flow.look_for_holders(self.is_wire, &self.copies); // a node may have been lost while the SYN-ACK was on its way
+                flow.look_for_holders(self.now, self.is_wire, &self.copies); // a node may have been lost while the SYN-ACK was on its way
             }
             return;
         }
@@ -462,7 +485,7 @@ impl Judge {
     pub(super) fn on_log_lost(&mut self, node: usize) {
         for flow in self.flows.values_mut() {
             flow.logs[node] = false;
-            flow.look_for_holders(self.is_wire, &self.copies);
+            flow.look_for_holders(self.now, self.is_wire, &self.copies);
         }
     }
 
@@ -471,7 +494,7 @@ impl Judge {
     pub(super) fn on_replica_refused(&mut self, node: usize, client: SocketAddr) {
         if let Some(flow) = self.flows.get_mut(&client) {
             flow.logs[node] = false;
-            flow.look_for_holders(self.is_wire, &self.copies);
+            flow.look_for_holders(self.now, self.is_wire, &self.copies);
         }
     }
 
@@ -483,7 +506,7 @@ impl Judge {
                 if flow.voice.is_some_and(|voice| voice.node == node) {
                     flow.silenced = None; // the connection may move back to the other node
                 }
-                flow.look_for_holders(self.is_wire, &self.copies);
+                flow.look_for_holders(self.now, self.is_wire, &self.copies);
             }
         }
     }
@@ -531,7 +554,7 @@ impl Judge {
                 flow.live_at = flow.live_at.filter(|at| *at != node);
                 flow.logs[node] = false;
                 flow.was_reversed = true;
-                flow.look_for_holders(self.is_wire, &self.copies);
+                flow.look_for_holders(self.now, self.is_wire, &self.copies);
             }
         }
     }
@@ -570,7 +593,7 @@ impl Judge {
         self.alone = self.alone.filter(|(_, who)| *who != node);
         for flow in self.flows.values_mut() {
             flow.sockets[node] = false;
-            flow.look_for_holders(self.is_wire, &self.copies);
+            flow.look_for_holders(self.now, self.is_wire, &self.copies);
             // The other node may still have the old socket that this node's socket replaced. The old socket cannot continue the connection.
             let other = 1 - node;
             flow.is_orphaned |= flow.live_at == Some(node) && !(flow.logs[other] && self.is_wire[other]);
@@ -616,7 +639,7 @@ impl Judge {
         self.flows.get_mut(&segment.source).filter(|_| opens)
     }
 
-    fn note(&mut self, direction: Direction, packet: &[u8]) {
+    pub(super) fn note(&mut self, direction: Direction, packet: &[u8]) {
         let Some(segment) = self.parse(packet) else { return };
         if segment.flags.syn || segment.flags.rst {
             return;
@@ -665,7 +688,11 @@ impl Judge {
             .place(&segment)
             .filter(|_| !segment.flags.syn && !segment.flags.rst);
         if let Some(place) = place {
-            flow.released = flow.released.or(Most::of(&segment, place, flow.shift));
+            let mut said = Most::of(&segment, place, flow.shift);
+            if flow.is_old(&segment, place) {
+                said.right_edge = 0;
+            }
+            flow.released = flow.released.or(said);
         }
     }
 
@@ -742,11 +769,12 @@ impl Judge {
     pub(super) fn on_live(&mut self, node: usize, client: SocketAddr, lent: Option<u64>) {
         if let Some(flow) = self.flows.get_mut(&client) {
             flow.live_at = Some(node);
+            flow.ownership.on_socket(SpeakingPlace::Pair);
             flow.lent = lent.map(|epoch| (epoch, node)).or(flow.lent);
         }
     }
 
-    fn parse<'a>(&self, packet: &'a [u8]) -> Option<Segment<'a>> {
+    pub(super) fn parse<'a>(&self, packet: &'a [u8]) -> Option<Segment<'a>> {
         let segment = Segment::parse(packet, Checksum::Trusted).ok()?;
         (segment.source == self.vip || segment.destination == self.vip).then_some(segment)
     }

@@ -20,6 +20,9 @@ use proto::table::ConnectionId;
 use proto::takeover::HandedOver;
 use proto::{Instant, Seq};
 
+use super::annex::caller::number_of;
+use super::annex::hosted::restore_of;
+use super::annex::link::{LinkWord, StartWord};
 use super::arbiter::{EpochRequest, TimedAnswer};
 use super::defect::Defect;
 use super::exports::ConnectionExports;
@@ -27,7 +30,7 @@ use super::machine::{AGENTS, Address, ApplicationReplica, Machine, PEER, PROBE};
 use super::relay::{RelayAdoption, RelayPlan, SimRelay};
 use super::thread::AgentMessage;
 use crate::host::EndpointId;
-use crate::tcp::{Restore, RestoreWindow, TcpEndpoint, WindowScale};
+use crate::tcp::{Restore, TcpEndpoint};
 
 impl Machine {
     /// Prepares the network for the gate `next`. Meanwhile a node whose gate was off is mute, and a node that speaks
@@ -236,7 +239,9 @@ impl Kernel for Machine {
     }
 
     fn reserve(&mut self, _: ServiceIndex, clients: &[SocketAddr]) -> Result<(), String> {
-        self.wire.reserve(clients);
+        if !self.is(Defect::MoveUnreserved) {
+            self.wire.reserve(clients);
+        }
         Ok(())
     }
 
@@ -527,30 +532,55 @@ impl Kernel for Machine {
         }
     }
 
-    /// The simulated pair has no annexes.
     fn restore_at<'a>(
         &mut self,
         _: ServiceIndex,
-        _: ServingNode,
-        _: &Known,
-        _: impl Iterator<Item = &'a [u8]>,
+        node: ServingNode,
+        endpoint: &Known,
+        output: impl Iterator<Item = &'a [u8]>,
     ) {
+        let word = LinkWord::Restore {
+            endpoint: Box::new(endpoint.clone()),
+            output: output.flatten().copied().collect(),
+            now: self.at.as_nanos(),
+        };
+        self.annexes.links.send(node, word);
     }
 
-    fn guide(&mut self, _: ServiceIndex, _: SocketAddr, _: ServingNode) {}
+    fn guide(&mut self, _: ServiceIndex, client: SocketAddr, node: ServingNode) {
+        self.annexes.links.note_guest(client, node);
+        self.wire.guide(client, node.annex().map(number_of));
+    }
 
     fn start_at<'a>(
         &mut self,
         _: ServiceIndex,
-        _: ServingNode,
-        _: &Known,
-        _: &Connection,
-        _: impl Iterator<Item = &'a [u8]>,
+        node: ServingNode,
+        endpoint: &Known,
+        connection: &Connection,
+        late: impl Iterator<Item = &'a [u8]>,
     ) -> Result<(), String> {
-        Err("the simulated pair has no annexes".to_owned())
+        let adoption = adoption(connection, endpoint, None)?;
+        let word = StartWord {
+            client: endpoint.client,
+            late: late.flatten().copied().collect(),
+            is_quiet: connection.is_quiet(endpoint),
+            adoption: serde_json::to_string(&adoption).map_err(|error| error.to_string())?,
+        };
+        self.annexes.links.send(node, LinkWord::Start(Box::new(word)));
+        Ok(())
     }
 
-    fn drop_at(&mut self, _: ServiceIndex, _: ServingNode, _: SocketAddr) {}
+    fn drop_at(&mut self, _: ServiceIndex, node: ServingNode, client: SocketAddr) {
+        if !self.is(Defect::NameTakenBack) {
+            self.annexes.links.forget_guest(client, node);
+        }
+        if self.is(Defect::LeaveUndropped) && node != ServingNode::Primary {
+            self.annexes.links.forge_dropped(client, node);
+            return;
+        }
+        self.annexes.links.send(node, LinkWord::Drop(client));
+    }
 
     fn ask_annex(&mut self, _: ServiceIndex, _: AnnexId, _: Vec<SocketAddr>) {}
 
@@ -604,34 +634,6 @@ impl Kernel for Machine {
 
     fn close_replica(&mut self, _: ServiceIndex, id: ConnectionId) {
         self.replicas.remove(&id);
-    }
-}
-
-/// The values that the stack needs in order to restore a connection.
-fn restore_of(endpoint: &Known, sent: Vec<u8>, now: Instant) -> Restore {
-    Restore {
-        local: endpoint.vip,
-        remote: endpoint.client,
-        snd_una: endpoint.send_unacknowledged,
-        sent,
-        unsent: Vec::new(),
-        rcv_nxt: endpoint.receive_next,
-        received: Vec::new(),
-        mss: endpoint.mss,
-        window_scale: endpoint.window_scale.map(|(theirs, ours)| WindowScale {
-            send: theirs,
-            receive: ours,
-        }),
-        sack: endpoint.sack,
-        timestamp: endpoint.timestamps.map(|clock| clock.start_value(now)),
-        window: RestoreWindow {
-            snd_wl1: endpoint.send_window_seq,
-            snd_wnd: endpoint.send_window,
-            max_window: endpoint.send_window_max,
-            rcv_wnd: endpoint.receive_window,
-            rcv_wup: endpoint.receive_window_from,
-        },
-        window_probe: false, // `activate` probes, when the socket leaves repair mode
     }
 }
 

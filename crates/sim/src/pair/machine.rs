@@ -10,12 +10,16 @@ use std::time::Duration;
 
 use proto::Instant;
 use proto::action::{Action, Gate, ServiceAction};
+use proto::annex::{AnnexId, ServingNode};
 use proto::follower::RestartPolicy;
 use proto::node::NodeConfig;
 use proto::packet::{Checksum, Segment, is_returned};
 use proto::restart::prefix::{KeepLimits, KeptInputs};
 use proto::table::{ConnectionId, Direction};
 
+use super::annex::caller::{CallerLinks, annex_id};
+use super::annex::hosted::HostedSockets;
+use super::annex::link::{LinkDatagram, LinkServer};
 use super::application::{ApplicationFactory, ReadPace, Served, SimApplication};
 use super::arbiter::{SimArbiter, TimedAnswer};
 use super::clock::NodeClock;
@@ -24,6 +28,7 @@ use super::defect::Defect;
 use super::exports::SimExports;
 use super::judge::Judge;
 use super::ledger::PacketSpeaker;
+use super::ownership::SpeakingPlace;
 use super::state_sync::{HookMessage, SimHook, SimServerState, SimStateSync};
 use super::thread::{AgentDatagram, AgentThread, Costs};
 use super::wire::{Fate, LogEnd, LoggedPacket, SimWire, WireSide, mark_returned};
@@ -37,6 +42,9 @@ pub(super) const CLIENTS: Port = Port(0);
 pub(super) const PEER: Port = Port(1);
 /// Port to the peer's agent.
 pub(super) const AGENTS: Port = Port(2);
+
+/// Port to the first annex. The ports to the others follow.
+pub(super) const ANNEXES: Port = Port(3);
 
 /// Asks the peer's kernel whether it is there.
 pub(super) const PROBE: &[u8] = b"probe";
@@ -83,6 +91,37 @@ pub struct StationConfig {
     pub state_sync: Option<SimStateSync>,
     /// The server's state, if it is copied.
     pub(super) server: Rc<RefCell<SimServerState>>,
+    /// Number of annexes.
+    pub annexes: usize,
+}
+
+/// What a machine has to do with annexes (docs/annex.md).
+pub(super) struct AnnexSide {
+    /// The agent's links to annexes, and to the primary.
+    pub links: CallerLinks,
+    /// The links of the peer, while that is the wire.
+    pub server: LinkServer,
+    /// Sockets of connections that move back to this node.
+    pub hosted: HostedSockets,
+    /// Packets of links that the agent has not read.
+    pub inbox: Vec<(Port, LinkDatagram)>,
+}
+
+impl AnnexSide {
+    /// For an agent that starts. `guests`: connections that the earlier one has guided to annexes, each with the annex's number.
+    fn new(now: Instant, config: &StationConfig, agent: u64, guests: &[(SocketAddr, usize)]) -> Self {
+        let annexes = (0..config.annexes)
+            .map(|number| (ServingNode::Annex(annex_id(number)), Port(ANNEXES.0 + number)));
+        let primary = (config.annexes > 0).then_some((ServingNode::Primary, AGENTS));
+        let guests = guests.iter().map(|&(client, number)| (client, annex_id(number)));
+        let caller = (config.number, agent);
+        Self {
+            links: CallerLinks::new(now, caller, primary.into_iter().chain(annexes), guests),
+            server: LinkServer::default(),
+            hosted: HostedSockets::default(),
+            inbox: Vec::new(),
+        }
+    }
 }
 
 /// The interface on which a node has the VIP.
@@ -139,6 +178,7 @@ pub struct Machine {
     unlogged: u64,
     pub(super) lost: Vec<(SocketAddr, String)>,
     pub(super) agent: AgentThread,
+    pub(super) annexes: AnnexSide,
     pub(super) hook: SimHook,
     pub(super) exports: SimExports,
     /// The kept inputs of relayed connections.
@@ -204,6 +244,7 @@ impl Machine {
                 config.defect,
             ),
             host: started(&config, vip, seed, &exports),
+            annexes: AnnexSide::new(now, &config, config.core.incarnation, &[]),
             config,
             vip,
             judge,
@@ -258,6 +299,7 @@ impl Machine {
         let now = self.clock.read(now);
         fresh.agent = AgentThread::new(now, self.config.core.incarnation);
         fresh.clock = self.clock;
+        fresh.open_links(now);
         fresh.frozen_until = now;
         fresh.at = now;
         fresh.lost = std::mem::take(&mut self.lost);
@@ -341,6 +383,28 @@ impl Machine {
     /// Sets whether all cables of the node are cut.
     pub const fn set_cut_off(&mut self, is_cut_off: bool) {
         self.is_cut_off = is_cut_off;
+    }
+
+    /// The agent has died: its kernel closes its links. The sockets that do not speak yet are gone.
+    pub(super) fn close_links(&mut self, now: Instant) {
+        self.outputs.extend(self.annexes.links.die(now));
+        self.outputs.extend(self.annexes.server.die());
+        self.annexes.hosted.drop_restoring(&mut self.host);
+        self.annexes.inbox.clear();
+    }
+
+    /// The clients whose connections the kernel guides to annexes.
+    pub(super) fn annexed(&self) -> Vec<(SocketAddr, AnnexId)> {
+        let annexed = self.wire.annexed().into_iter();
+        annexed
+            .map(|(client, number)| (client, annex_id(number)))
+            .collect()
+    }
+
+    /// A new agent opens links.
+    pub(super) fn open_links(&mut self, now: Instant) {
+        let number = self.agent.number;
+        self.annexes = AnnexSide::new(now, &self.config, number, &self.wire.annexed());
     }
 
     pub(super) fn is_frozen(&self, now: Instant) -> bool {
@@ -464,7 +528,13 @@ impl Machine {
             is_lent: self.until.is_some(),
             is_outlasted: self.until.is_some_and(|until| until <= self.outlasted),
         };
-        self.judge.borrow_mut().on_spoken(voice, &packet, is_raw);
+        let mut judge = self.judge.borrow_mut();
+        judge.on_place(SpeakingPlace::Pair, &packet);
+        if voice.is_alone {
+            judge.on_alone(&packet);
+        }
+        judge.on_spoken(voice, &packet, is_raw);
+        drop(judge);
         Some(Output::Transmit { port, packet })
     }
 
@@ -513,18 +583,22 @@ impl Machine {
         } else {
             (Direction::Out, CLIENTS)
         };
+        if let Fate::CarriedIn(_) | Fate::CarriedOut(_) = fate {
+            return self.carry(now, fate, packet);
+        }
         let mut judge = self.judge.borrow_mut();
         let number = self.config.number;
         let gate = self.wire.gate().0;
         match fate {
             Fate::Released | Fate::Unlogged => {
                 drop(judge);
-                return self.release(now, fate, direction, packet, is_returned);
+                return self.release(now, (fate, side), direction, packet, is_returned);
             }
             // If this node stood still for longer than its lease, the primary may have gone on with the connection meanwhile.
             Fate::Passed if self.until.is_some_and(|until| now >= until) => {}
             Fate::Passed => {
                 let epoch = self.wire.gate().1;
+                judge.on_place(SpeakingPlace::Pair, &packet);
                 judge.on_released(Self::voice_behind(number, epoch), direction, &packet);
                 self.outputs.push_back(Output::Transmit { port: out, packet });
             }
@@ -550,7 +624,7 @@ impl Machine {
                 self.host.handle(now, Port(0), packet);
                 return;
             }
-            Fate::Local | Fate::Dropped => {}
+            Fate::Local | Fate::Dropped | Fate::CarriedIn(_) | Fate::CarriedOut(_) => {}
         }
         drop(judge);
         if fate == Fate::Held {
@@ -563,7 +637,7 @@ impl Machine {
     fn release(
         &mut self,
         now: Instant,
-        fate: Fate,
+        (fate, side): (Fate, WireSide),
         direction: Direction,
         packet: Vec<u8>,
         is_returned: bool,
@@ -586,6 +660,9 @@ impl Machine {
             Direction::In => packet,
             Direction::Out => self.wire.withhold(packet),
         };
+        if !is_reversed && direction == Direction::Out {
+            judge.on_place(place_of(side), &packet);
+        }
         if !is_reversed || direction == Direction::In {
             judge.on_released(self.voice_of_primary(), direction, &packet);
         }
@@ -593,12 +670,55 @@ impl Machine {
         mark_returned(&mut packet, is_reversed || is_returned);
         let port = match direction {
             Direction::Out if !is_reversed => CLIENTS,
+            Direction::In if !is_reversed => self.port_of_server(&packet),
             Direction::In | Direction::Out => PEER,
         };
         self.outputs.push_back(Output::Transmit { port, packet });
         if fate == Fate::Released {
             self.agent.wake(now + self.config.nap);
         }
+    }
+
+    /// The port to the node that has a client's connection, on a wire.
+    fn port_of_server(&self, packet: &[u8]) -> Port {
+        let segment = Segment::parse(packet, Checksum::Trusted).ok();
+        let annex = segment.and_then(|segment| self.wire.annex_of(segment.source));
+        annex.map_or(PEER, |annex| Port(ANNEXES.0 + annex))
+    }
+
+    /// Passes a packet of a connection that lives on an annex, on a primary whose wire does not pass it (docs/annex.md).
+    fn carry(&mut self, now: Instant, fate: Fate, packet: Vec<u8>) {
+        let (gate, epoch) = self.wire.gate();
+        let has_wire = gate == Gate::Primary;
+        let mut judge = self.judge.borrow_mut();
+        let annex = match fate {
+            Fate::CarriedIn(annex) | Fate::CarriedOut(annex) => annex,
+            _ => return,
+        };
+        let port = match fate {
+            Fate::CarriedIn(_) => {
+                judge.on_taken(Direction::In, &packet);
+                Port(ANNEXES.0 + annex)
+            }
+            _ if has_wire => {
+                judge.on_behind_wire(&packet);
+                PEER
+            }
+            _ if self.until.is_some_and(|until| now >= until) => return,
+            _ => {
+                let voice = PacketSpeaker {
+                    node: self.config.number,
+                    epoch,
+                    is_alone: true,
+                    is_lent: self.until.is_some(),
+                    is_outlasted: self.until.is_some_and(|until| until <= self.outlasted),
+                };
+                judge.on_carried(annex, voice, &packet);
+                CLIENTS
+            }
+        };
+        drop(judge);
+        self.outputs.push_back(Output::Transmit { port, packet });
     }
 
     pub(super) fn send(&mut self, port: Port, word: &[u8]) {
@@ -634,6 +754,14 @@ impl Machine {
                 self.agent.wake(now);
             }
         }
+    }
+}
+
+/// The place from which a wire got a packet.
+const fn place_of(side: WireSide) -> SpeakingPlace {
+    match side {
+        WireSide::Annex(annex) => SpeakingPlace::Annex(annex),
+        WireSide::Clients | WireSide::Peer => SpeakingPlace::Pair,
     }
 }
 

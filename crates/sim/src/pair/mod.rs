@@ -13,6 +13,8 @@
 //! * [`Judge`] checks the rules for the pair. Each [`Defect`] breaks a rule on purpose, and the judge or a client must
 //!   notice.
 
+mod annex;
+mod annexed;
 pub mod application;
 pub(crate) mod arbiter;
 mod cables;
@@ -37,6 +39,7 @@ mod log_reading;
 mod machine;
 mod neighbours;
 mod orders;
+mod ownership;
 mod relay;
 mod spill;
 mod state_sync;
@@ -47,6 +50,7 @@ mod thread;
 mod voices;
 mod wire;
 
+pub use annex::station::AnnexStation;
 pub use arbiter::SimArbiterKind;
 pub use commit::SimCommit;
 pub use config::{SimPairConfig, vip};

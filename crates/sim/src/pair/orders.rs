@@ -6,6 +6,7 @@ use std::time::Duration;
 use proto::Instant;
 use proto::service::ServiceInput;
 
+use super::annex::caller::annex_id;
 use super::station::Station;
 
 impl Station {
@@ -31,6 +32,28 @@ impl Station {
                     until,
                 },
             );
+            self.machine.agent.wake(now);
+        }
+    }
+
+    /// `steadfast migrate --to`, on a primary to an annex (`Some`), on a wire to an annex or to the primary (`None`). Ignored as above.
+    pub(crate) fn order_migrate_to(
+        &mut self,
+        now: Instant,
+        clients: Vec<SocketAddr>,
+        annex: Option<usize>,
+        patience: Duration,
+    ) {
+        let now = self.machine.clock.read(now);
+        if self.machine.runs(now) && self.core.cannot_migrate(now, 0).is_none() {
+            let until = now + patience;
+            let annex = annex.map(annex_id);
+            let order = ServiceInput::Migrate {
+                clients,
+                annex,
+                until,
+            };
+            self.core.handle(now, 0, order);
             self.machine.agent.wake(now);
         }
     }

@@ -18,6 +18,7 @@ use proto::connection::OutputEnd;
 use proto::restart::catch_up::CatchUp;
 use proto::restart::prefix::{KeptInput, PrefixAnswer, PrefixAsk};
 use proto::restart::{http, replay, replica};
+use serde::{Deserialize, Serialize};
 
 use super::application::SimApplication;
 use super::exports::ConnectionExports;
@@ -25,6 +26,7 @@ use crate::host::App;
 use crate::tcp::{EndpointState, TcpEndpoint};
 
 /// How the application's side of a connection continues.
+#[derive(Serialize, Deserialize)]
 pub(super) enum RelayPlan {
     /// A fresh program gets the logged input from the restart point on, then what the client sends.
     Http(http::HttpResume),
@@ -35,13 +37,16 @@ pub(super) enum RelayPlan {
         Option<replay::EarlierOutput>,
         Option<Arc<[u8]>>,
     ),
-    /// The replica continues. It gets the logged input that it has not been fed, then what the client sends.
+    /// The replica continues. It gets the logged input that it has not been fed, then what the client sends. A replica cannot move to an
+    /// annex.
+    #[serde(skip)]
     Replica(replica::ReplicaResume, Box<dyn SimApplication>),
     /// Nothing more is relayed.
     Silent,
 }
 
 /// A connection as the relay takes it over.
+#[derive(Serialize, Deserialize)]
 pub(super) struct RelayAdoption {
     pub plan: RelayPlan,
     /// Logged bytes that the application gets first.

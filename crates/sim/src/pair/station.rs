@@ -100,6 +100,8 @@ impl Station {
         self.machine.verdicts.clear();
         self.machine.hook.kill();
         self.machine.exports.clear();
+        let stopped = self.machine.clock.read(now);
+        self.machine.close_links(stopped);
         self.machine
             .judge
             .borrow_mut()
@@ -135,11 +137,12 @@ impl Station {
             taken: self.machine.wire.held(),
             reversed_here: self.machine.wire.reversed_here(),
             reversed_there: self.machine.wire.reversed_there(),
-            annexed: Vec::new(),
+            annexed: self.machine.annexed(),
             orphans: self.machine.remembered_orphans(),
         });
         self.machine.wire.forget_caps();
         self.machine.agent = AgentThread::new(now, number);
+        self.machine.open_links(now);
         self.machine.turns_unaware = 0;
         self.core = core_of(&self.machine.config, config, now);
         if self.machine.is(Defect::TrustLease) && gate == Gate::Wire {
@@ -295,6 +298,7 @@ impl Station {
         for (run, outcome) in std::mem::take(&mut self.machine.hook.outcomes) {
             self.core.handle(now, 0, ServiceInput::Synced { run, outcome });
         }
+        self.serve_annexes(now);
     }
 
     /// Handles a message of the peer's agent. The log has been read before.

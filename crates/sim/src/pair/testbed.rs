@@ -8,6 +8,7 @@ use std::time::Duration;
 use proto::Instant;
 use proto::action::Gate;
 
+use super::annex::station::AnnexStation;
 use super::arbiter::SimArbiter;
 use super::config::{SimPairConfig, vip};
 use super::http;
@@ -50,7 +51,12 @@ pub struct SimPair {
     judge: Rc<RefCell<Judge>>,
     ledger: Rc<RefCell<http::Ledger>>,
     connections: Rc<RefCell<Vec<Option<EndpointId>>>>,
+    /// The annexes, each with its cables to the primary and to the backup.
+    pub(crate) annexes: Vec<(NodeId, [CableId; 2])>,
 }
+
+/// Names of annexes, in the trace.
+const ANNEX_NAMES: [&str; 2] = ["gamma", "delta"];
 
 impl SimPair {
     /// A pair whose nodes have just begun to agree on their roles.
@@ -104,7 +110,7 @@ impl SimPair {
             (heartbeats, beats),
         ];
         let connections = Rc::default();
-        Self {
+        let mut pair = Self {
             world,
             client,
             backup,
@@ -119,7 +125,24 @@ impl SimPair {
             judge,
             ledger,
             connections,
-        }
+            annexes: Vec::new(),
+        };
+        (0..config.annexes).for_each(|number| pair.add_annex(config, number));
+        pair
+    }
+
+    fn add_annex(&mut self, config: &SimPairConfig, number: usize) {
+        let seed = self.world.random();
+        let annex = config.annex(number, &self.ledger);
+        let annex = AnnexStation::new(self.world.now(), annex, seed, Rc::clone(&self.judge));
+        let annex = self.world.add(ANNEX_NAMES[number], Box::new(annex));
+        let cables = [self.primary, self.backup].map(|node| {
+            self.world
+                .connect(node, annex, &config.lan)
+                .expect("the caller has checked the links")
+        });
+        self.links.extend(cables.map(|cable| (cable, config.lan.clone())));
+        self.annexes.push((annex, cables));
     }
 
     /// Opens a connection at `at`; connections are numbered from 0.
@@ -194,6 +217,55 @@ impl SimPair {
             world.with(backup, |backup: &mut Station, now| {
                 backup.order_migrate(now, clients, patience)
             });
+        });
+    }
+
+    /// The operator orders at `at` on the primary that these connections move to an annex within `patience`.
+    pub fn migrate_to(
+        &mut self,
+        at: Instant,
+        connections: impl IntoIterator<Item = usize>,
+        annex: usize,
+        patience: Duration,
+    ) {
+        let clients: Vec<_> = connections.into_iter().map(Self::client_of).collect();
+        let primary = self.primary;
+        self.world.at(at, move |world| {
+            world.with(primary, |primary: &mut Station, now| {
+                primary.order_migrate_to(now, clients, Some(annex), patience)
+            });
+        });
+    }
+
+    /// The operator orders at `at` on the backup, which is the wire, that these connections move from where they are to another annex, or to
+    /// the primary (`None`), within `patience`.
+    pub fn migrate_guests(
+        &mut self,
+        at: Instant,
+        connections: impl IntoIterator<Item = usize>,
+        annex: Option<usize>,
+        patience: Duration,
+    ) {
+        let clients: Vec<_> = connections.into_iter().map(Self::client_of).collect();
+        let backup = self.backup;
+        self.world.at(at, move |world| {
+            world.with(backup, |backup: &mut Station, now| {
+                backup.order_migrate_to(now, clients, annex, patience)
+            });
+        });
+    }
+
+    /// An annex.
+    pub fn annex(&self, number: usize) -> &AnnexStation {
+        self.world.node(self.annexes[number].0)
+    }
+
+    /// An annex loses its power at `at`.
+    pub fn lose_annex(&mut self, at: Instant, number: usize) {
+        let annex = self.annexes[number].0;
+        self.world.at(at, move |world| {
+            world.with(annex, |annex: &mut AnnexStation, _| annex.lose_power());
+            world.power_off(annex);
         });
     }
 
@@ -374,7 +446,11 @@ impl SimPair {
     /// The problems so far: broken rules, and connections that did not complete.
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints: Vec<String> = self.judge.borrow().violations().to_vec();
-        complaints.extend(self.ledger.borrow().violations());
+        complaints.extend(if self.annexes.is_empty() {
+            self.ledger.borrow().violations()
+        } else {
+            self.ledger.borrow().violations_of_many(|_| false)
+        });
         let count = self.connections.borrow().len();
         let lost = self.backup().machine().lost();
         let was_reset = self

@@ -97,6 +97,10 @@ pub(super) enum Fate {
     Redirected,
     /// Logged, and sent to neither side.
     Held,
+    /// A client's packet for this annex, of which this node, a primary, carries the connection.
+    CarriedIn(usize),
+    /// A packet of this annex, of which this node, a primary, carries the connection.
+    CarriedOut(usize),
     /// Dropped.
     Dropped,
 }
@@ -128,6 +132,8 @@ const DATA_OFFSET: usize = 12;
 pub(super) enum WireSide {
     Clients,
     Peer,
+    /// The annex with this number.
+    Annex(usize),
 }
 
 /// State of a connection that is no longer the primary's.
@@ -141,14 +147,18 @@ enum HeldState {
     ViaPeer,
     /// Reversed: lives on the backup. This node, the primary, logs its segments.
     Logged,
+    /// Lives on the annex with this number.
+    Annex(usize),
+    /// As `Reserved`, of a connection that lives on an annex.
+    Leaving(usize),
 }
 
 impl HeldState {
     /// Whether a connection lives on the other node, moves here, or is being decided, on a node whose other connections are all local.
     const fn is_elsewhere(self) -> bool {
         match self {
-            Self::Reserved | Self::Undecided | Self::Logged => true,
-            Self::Decided | Self::ViaPeer => false,
+            Self::Reserved | Self::Undecided | Self::Logged | Self::Leaving(_) => true,
+            Self::Decided | Self::ViaPeer | Self::Annex(_) => false,
         }
     }
 }
@@ -214,8 +224,12 @@ impl SimWire {
         let before = std::mem::replace(&mut self.gate, gate);
         self.is_told = false;
         let goes_alone = gate == Gate::Sole && before == Gate::Primary; // reversed connections are yet to be taken over
-        if gate != Gate::Takeover && !goes_alone {
+        if gate == Gate::Wire {
             self.held.clear();
+        } else if gate != Gate::Takeover && !goes_alone {
+            let is_annexed =
+                |held: &mut HeldState| matches!(held, HeldState::Annex(_) | HeldState::Leaving(_));
+            self.held.retain(|_, held| is_annexed(held));
         }
     }
 
@@ -229,6 +243,11 @@ impl SimWire {
             reserved.for_each(|held| *held = HeldState::Logged); // the backup still has them
         }
         self.held.retain(|_, held| *held != HeldState::Reserved); // the primary still has them
+        for held in self.held.values_mut() {
+            if let HeldState::Leaving(annex) = *held {
+                *held = HeldState::Annex(annex);
+            }
+        }
         self.settle();
         self.is_told |= self.gate == Gate::Takeover;
     }
@@ -247,8 +266,38 @@ impl SimWire {
 
     /// Notes that the connections of `clients` are to move here.
     pub fn reserve(&mut self, clients: &[SocketAddr]) {
-        self.held
-            .extend(clients.iter().map(|&client| (client, HeldState::Reserved)));
+        for &client in clients {
+            let leaves = self.annex_of(client).map(HeldState::Leaving);
+            self.held.insert(client, leaves.unwrap_or(HeldState::Reserved));
+        }
+    }
+
+    /// From now on the packets of this client's connection go to this annex, or to the primary (`None`), and only this node's packets pass.
+    pub fn guide(&mut self, client: SocketAddr, annex: Option<usize>) {
+        match annex {
+            Some(annex) => self.held.insert(client, HeldState::Annex(annex)),
+            None => self.held.remove(&client),
+        };
+    }
+
+    /// The annex on which this client's connection lives, even if it is to leave.
+    pub fn annex_of(&self, client: SocketAddr) -> Option<usize> {
+        match self.held.get(&client)? {
+            HeldState::Annex(annex) | HeldState::Leaving(annex) => Some(*annex),
+            HeldState::Reserved
+            | HeldState::Undecided
+            | HeldState::Decided
+            | HeldState::ViaPeer
+            | HeldState::Logged => None,
+        }
+    }
+
+    /// The clients whose connections live on annexes, each with the annex's number.
+    pub fn annexed(&self) -> Vec<(SocketAddr, usize)> {
+        let clients = self.held.keys();
+        clients
+            .filter_map(|&client| Some((client, self.annex_of(client)?)))
+            .collect()
     }
 
     /// Notes that this client's connection stays with the other node.
@@ -311,7 +360,11 @@ impl SimWire {
     /// Whether this client's connection lives on the other node, so that the local stack must not speak for it.
     pub fn is_elsewhere(&self, client: SocketAddr) -> bool {
         let held = self.held.get(&client);
-        matches!(held, Some(HeldState::Logged | HeldState::Reserved)) && self.gate != Gate::Wire
+        let is_elsewhere = matches!(
+            held,
+            Some(HeldState::Logged | HeldState::Reserved | HeldState::Annex(_))
+        );
+        is_elsewhere && self.gate != Gate::Wire
     }
 
     /// Limits a client's window to `cap` from now on. With `None`, ends the limit.
@@ -440,6 +493,14 @@ impl SimWire {
             Direction::Out => segment.destination,
         };
         let opens = segment.flags.syn;
+        if let Some(HeldState::Annex(annex)) = self.held.get(&client).copied() {
+            match self.gate {
+                Gate::Wire => return self.log_annexed(now, (side, annex), direction, opens, packet),
+                Gate::Primary | Gate::Sole if opens => drop(self.held.remove(&client)),
+                Gate::Primary | Gate::Sole => return self.carry_annexed((side, annex), direction),
+                Gate::Off | Gate::Takeover | Gate::Mute => {}
+            }
+        }
         let held = self.held.get(&client).copied();
         match (self.gate, direction) {
             (Gate::Primary, _) if held.is_some_and(HeldState::is_elsewhere) => {
@@ -456,6 +517,7 @@ impl SimWire {
             (Gate::Wire, Direction::In) if held == Some(HeldState::ViaPeer) && !opens => match side {
                 WireSide::Peer if is_returned => self.take(now, client, opens, packet, is_local(client)),
                 WireSide::Peer | WireSide::Clients => Fate::Redirected,
+                WireSide::Annex(_) => Fate::Dropped,
             },
             (Gate::Primary, Direction::In) if side == WireSide::Clients => Fate::Redirected,
             (Gate::Off, _) | (Gate::Primary | Gate::Sole, Direction::In) => Fate::Local,
@@ -479,6 +541,33 @@ impl SimWire {
                 Fate::Dropped
             }
             (Gate::Wire, _) => self.log(now, direction, opens, packet, Fate::Released),
+        }
+    }
+
+    /// Handles a packet of a connection that lives on an annex, on its wire.
+    fn log_annexed(
+        &mut self,
+        now: Instant,
+        (side, annex): (WireSide, usize),
+        direction: Direction,
+        opens: bool,
+        packet: &[u8],
+    ) -> Fate {
+        match (direction, side) {
+            (Direction::Out, _) if side != WireSide::Annex(annex) => Fate::Dropped,
+            (Direction::In, WireSide::Annex(_)) => Fate::Dropped,
+            (Direction::In | Direction::Out, _) => self.log(now, direction, opens, packet, Fate::Released),
+        }
+    }
+
+    /// Handles a packet of a connection that lives on an annex, on a primary whose wire does not pass the annex's packets
+    /// (`carry_annexed` in `bpf/steadfast.bpf.c`).
+    fn carry_annexed(&self, (side, annex): (WireSide, usize), direction: Direction) -> Fate {
+        match (direction, side) {
+            (Direction::Out, _) if side == WireSide::Annex(annex) => Fate::CarriedOut(annex),
+            (Direction::Out, _) | (Direction::In, WireSide::Annex(_)) => Fate::Dropped,
+            (Direction::In, WireSide::Clients) if self.gate == Gate::Primary => Fate::Redirected,
+            (Direction::In, WireSide::Clients | WireSide::Peer) => Fate::CarriedIn(annex),
         }
     }
 
@@ -530,9 +619,11 @@ impl SimWire {
         }
         match self.held.get(&client) {
             // The local listener's SYN-ACK would contradict what the old primary has sent on the connection that is being decided.
-            Some(HeldState::Undecided | HeldState::Reserved | HeldState::Logged) => Fate::Dropped,
+            Some(HeldState::Undecided | HeldState::Reserved | HeldState::Logged | HeldState::Leaving(_)) => {
+                Fate::Dropped
+            }
             None if !self.is_told => Fate::Dropped,
-            Some(HeldState::Decided | HeldState::ViaPeer) | None => Fate::Local,
+            Some(HeldState::Decided | HeldState::ViaPeer | HeldState::Annex(_)) | None => Fate::Local,
         }
     }
 

@@ -11,7 +11,7 @@ use super::phase::PairPhase;
 use crate::link::LinkConfig;
 use crate::pair::arbiter::Outage;
 use crate::pair::draw::Draw;
-use crate::pair::{SimPair, Station};
+use crate::pair::{AnnexStation, SimPair, Station};
 use crate::world::{CableId, NodeId};
 
 /// A kind of failure.
@@ -66,11 +66,22 @@ pub enum FaultKind {
     Drain,
     /// A node's network refuses changes: addresses, routes and rules stay as they are.
     Network,
+    /// No failure: the operator orders that some connections move: on the primary to an annex, on the wire from annexes to the primary or
+    /// another annex. This fault and the next ones do nothing in runs without annexes.
+    AnnexMove,
+    /// An annex loses its power. It boots when the fault ends.
+    AnnexCrash,
+    /// The process of an annex is killed. A new one starts when the fault ends.
+    AnnexAgent,
+    /// The process of an annex stands still until the fault ends. Its kernel goes on.
+    AnnexPause,
+    /// The cable between an annex and one node is cut, or both of the annex's cables.
+    AnnexCut,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 28] = [
         Self::Crash,
         Self::Agent,
         Self::Pause,
@@ -94,10 +105,25 @@ impl FaultKind {
         Self::PathOneWay,
         Self::Router,
         Self::Network,
+        Self::AnnexMove,
+        Self::AnnexCrash,
+        Self::AnnexAgent,
+        Self::AnnexPause,
+        Self::AnnexCut,
     ];
 
-    /// Number of kinds, from the first of `ALL` on, that may happen in any run. The faults of paths and `Network` are drawn separately.
-    const ANYWHERE: usize = Self::ALL.len() - Self::PATHS.len() - 1;
+    /// Number of kinds, from the first of `ALL` on, that may happen in any run. The faults of paths, `Network` and the faults of annexes are
+    /// drawn separately.
+    const ANYWHERE: usize = Self::ALL.len() - Self::PATHS.len() - 1 - Self::ANNEX.len();
+
+    /// Faults of runs with annexes.
+    pub const ANNEX: [Self; 5] = [
+        Self::AnnexMove,
+        Self::AnnexCrash,
+        Self::AnnexAgent,
+        Self::AnnexPause,
+        Self::AnnexCut,
+    ];
 
     /// Faults of paths.
     pub const PATHS: [Self; 3] = [Self::Path, Self::PathOneWay, Self::Router];
@@ -128,6 +154,11 @@ impl FaultKind {
             Self::Migrate => "migrate",
             Self::Drain => "drain",
             Self::Network => "network",
+            Self::AnnexMove => "annex-move",
+            Self::AnnexCrash => "annex-crash",
+            Self::AnnexAgent => "annex-agent",
+            Self::AnnexPause => "annex-pause",
+            Self::AnnexCut => "annex-cut",
         }
     }
 }
@@ -172,6 +203,7 @@ pub(super) enum Mend {
     Server(NodeId),
     Drain(NodeId),
     Network(NodeId),
+    BootAnnex(NodeId),
 }
 
 impl PlannedFault {
@@ -245,6 +277,65 @@ impl PlannedFault {
                 });
                 vec![Mend::Network(id)]
             }
+            FaultKind::AnnexMove => self.order_move(pair, id, connections),
+            FaultKind::AnnexCrash | FaultKind::AnnexAgent | FaultKind::AnnexPause | FaultKind::AnnexCut => {
+                self.fail_annex(pair, until)
+            }
+        }
+    }
+
+    /// The annex that this fault concerns, if there are any.
+    fn annex(&self, pair: &SimPair) -> Option<usize> {
+        let count = pair.annexes.len() as u64;
+        (count > 0).then(|| usize::try_from(self.detail / 8 % count).expect("small"))
+    }
+
+    fn order_move(&self, pair: &mut SimPair, id: NodeId, connections: usize) -> Vec<Mend> {
+        let Some(annex) = self.annex(pair) else {
+            return Vec::new();
+        };
+        let clients = self.some_clients(connections);
+        let patience = Duration::from_millis(50 + self.detail % 2000);
+        let goes_home =
+            self.target == FaultTarget::Other && (pair.annexes.len() == 1 || self.detail & 1 == 1);
+        let to = Some(annex).filter(|_| !goes_home);
+        with(pair, id, |station, now| {
+            station.order_migrate_to(now, clients, to, patience);
+        })
+    }
+
+    fn fail_annex(&self, pair: &mut SimPair, until: Instant) -> Vec<Mend> {
+        let Some(number) = self.annex(pair) else {
+            return Vec::new();
+        };
+        let (id, cables) = pair.annexes[number];
+        let is_on = pair.world.is_powered(id);
+        match self.kind {
+            FaultKind::AnnexCrash if is_on => {
+                pair.world
+                    .with(id, |annex: &mut AnnexStation, _| annex.lose_power());
+                pair.world.power_off(id);
+                vec![Mend::BootAnnex(id)]
+            }
+            FaultKind::AnnexAgent if is_on => {
+                pair.world
+                    .with(id, |annex: &mut AnnexStation, _| annex.kill(until));
+                Vec::new()
+            }
+            FaultKind::AnnexPause if is_on => {
+                pair.world
+                    .with(id, |annex: &mut AnnexStation, _| annex.pause(until));
+                Vec::new()
+            }
+            FaultKind::AnnexCut => {
+                let cut = match self.detail % 3 {
+                    0 => cables.to_vec(),
+                    which => vec![cables[usize::try_from(which - 1).expect("small")]],
+                };
+                cut.iter().for_each(|cable| pair.world.set_up(*cable, false));
+                cut.into_iter().map(Mend::Cable).collect()
+            }
+            _ => Vec::new(),
         }
     }
 
@@ -346,9 +437,11 @@ fn cut_off(pair: &mut SimPair, id: NodeId) -> Vec<Mend> {
         station.machine_mut().set_carrier(false);
         station.machine_mut().set_cut_off(true);
     });
-    let cables = pair.cables_of(id);
+    let side = pair.number_of(id);
+    let to_annexes = pair.annexes.iter().map(|(_, cables)| cables[side]);
+    let cables: Vec<_> = pair.cables_of(id).into_iter().chain(to_annexes).collect();
     cables.iter().for_each(|cable| pair.world.set_up(*cable, false));
-    let cables = cables.map(Mend::Cable).into_iter();
+    let cables = cables.into_iter().map(Mend::Cable);
     cables.chain([Mend::Carrier(id), Mend::CutOff(id)]).collect()
 }
 
@@ -365,6 +458,8 @@ impl Mend {
         match *self {
             Self::Boot(id) if pair.world.is_powered(id) => {}
             Self::Boot(id) => pair.boot(id),
+            Self::BootAnnex(id) if pair.world.is_powered(id) => {}
+            Self::BootAnnex(id) => pair.world.power_on(id, AnnexStation::boot),
             Self::Carrier(id) => {
                 with(pair, id, |station, _| station.machine_mut().set_carrier(true));
             }

@@ -59,6 +59,8 @@ pub struct RunOutcome {
     pub snapshots: (u64, u64),
     /// Number of connections that backups took by order, as the machines have counted since their last boot.
     pub migrated: usize,
+    /// Number of connections that annexes have started, and that moved back from annexes to the primary.
+    pub annexed: (usize, usize),
     /// Number of packets that wires have passed unlogged, as the machines have counted since their last boot.
     pub unlogged: u64,
     /// Simulated time of the run.

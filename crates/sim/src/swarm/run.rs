@@ -7,13 +7,13 @@ use std::time::Duration;
 use proto::Instant;
 use proto::standing::ArbiterVerdict;
 
-use super::fault::{Mend, PlannedFault};
+use super::fault::{FaultKind, Mend, PlannedFault};
 use super::outage::PathWatch;
 use super::outcome::{RunOutcome, Violation};
 use super::phase::{Observer, PairPhase};
 use super::scenario::Scenario;
 use super::silence::Silences;
-use super::verdict;
+use super::verdict::{self, Failures};
 use crate::pair::arbiter::{RunningFence, TimedAnswer};
 use crate::pair::draw::Draw;
 use crate::pair::{SimClient, SimPair, Station};
@@ -72,6 +72,8 @@ struct SwarmRun<'a> {
     mends: Vec<(Instant, Mend)>,
     /// Ends of the faults that were injected.
     ends: Vec<Instant>,
+    /// Beginning and end of each fault that is a failure, not an order to move connections.
+    failures: Vec<(Instant, Instant)>,
     /// When the agents did not hear each other.
     silences: Silences,
     /// Watch of a path that broke while nothing else failed.
@@ -108,6 +110,7 @@ impl<'a> SwarmRun<'a> {
             phase: PairPhase::Pairing,
             mends: Vec::new(),
             ends: Vec::new(),
+            failures: Vec::new(),
             silences: Silences::new(scenario.service_link),
             watch: None,
             seen: Vec::new(),
@@ -134,7 +137,12 @@ impl<'a> SwarmRun<'a> {
         }
         let mut outcome = std::mem::take(&mut self.outcome);
         let seen = std::mem::take(&mut self.seen);
-        verdict::judge(self.scenario, &self.pair, &self.silences, seen, &mut outcome);
+        let failures = Failures {
+            silences: &self.silences,
+            all: &self.failures,
+        };
+        verdict::judge(self.scenario, &self.pair, failures, seen, &mut outcome);
+        outcome.annexed = self.pair.judge().annexed();
         outcome.time = self.now().since(Instant::ZERO);
         for station in self.pair.stations() {
             let (kept, imported) = station.machine().snapshot_counts();
@@ -286,6 +294,9 @@ impl<'a> SwarmRun<'a> {
         self.silences.add(fault, now);
         let end = now + fault.length();
         self.ends.push(end);
+        if !matches!(fault.kind, FaultKind::AnnexMove | FaultKind::Migrate) {
+            self.failures.push((now, end));
+        }
         let mends = fault.inject(&mut self.pair, self.scenario.connections.len());
         self.mends.extend(mends.into_iter().map(|mend| (end, mend)));
     }

@@ -60,6 +60,14 @@ pub struct Scenario {
     /// How the server's state is copied, if it is. Only with [`RestartPolicy::Replica`], and not with `opaque`.
     #[serde(default)]
     pub state_sync: Option<SimStateSync>,
+    /// Number of annexes, at most two. They take connections only with [`RestartPolicy::Http`] and [`RestartPolicy::Replay`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub annexes: usize,
+}
+
+/// Whether a scenario's file leaves a number out.
+const fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// The cables.
@@ -182,6 +190,7 @@ impl Scenario {
             service_link: false,
             outside: false,
             state_sync: None,
+            annexes: 0,
         };
         if scenario.arbiter.is_some() && draw.chance(0.2) {
             scenario.lease_us = 0;
@@ -202,7 +211,41 @@ impl Scenario {
             scenario.outside |= story.has_outside;
         }
         scenario.draw_network_faults();
+        scenario.draw_annexes();
         scenario
+    }
+
+    /// In one run out of ten, there are annexes, connections move there and back, and annexes fail. These draws have a seed of their own, so
+    /// that they do not change the draws of the other runs.
+    fn draw_annexes(&mut self) {
+        let mut draw = Draw::new(self.seed ^ 0xa44e_7e50_0000_5eed);
+        if draw.chance(0.1) {
+            self.add_annexes(&mut draw);
+        }
+    }
+
+    /// The run of a seed with annexes.
+    pub fn with_annexes(seed: u64) -> Self {
+        let mut scenario = Self::draw(seed);
+        if scenario.annexes == 0 {
+            scenario.add_annexes(&mut Draw::new(seed ^ 0xa44e_7e50_0001_5eed));
+        }
+        scenario
+    }
+
+    fn add_annexes(&mut self, draw: &mut Draw) {
+        self.annexes = draw.pick(&[1, 1, 2]);
+        (self.opaque, self.state_sync, self.commit) = (false, None, SimCommit::Prs);
+        self.policy = draw.pick(&[RestartPolicy::Http, RestartPolicy::Http, RestartPolicy::Replay]);
+        self.lease_us = self.lease_us.max(LEASE_US);
+        (self.faults, self.network.lan_loss) = (story::of_annexes(draw), 0.0);
+        if draw.chance(0.5) {
+            (self.network.path_delay_us, self.network.path_rate) = (15_000, 20_000_000);
+            let bytes_max = draw.pick(&[8_000, 60_000, 100_000]);
+            for connection in &mut self.connections {
+                (connection.requests, connection.bytes_max) = (4, bytes_max);
+            }
+        }
     }
 
     /// Draws how long a fence takes, and how long the primary waits before it asks the fence to switch off its peer. The wait is either
@@ -310,6 +353,7 @@ impl Scenario {
             with(&|it| it.commit = SimCommit::Prs),
             with(&|it| it.commit = it.commit.min(SimCommit::Pr)),
             with(&|it| it.state_sync = None),
+            with(&|it| it.annexes = it.annexes.min(1)),
             with(&|it| it.client = ScenarioEndpoint::plain()),
             with(&|it| it.server = ScenarioEndpoint::plain()),
             with(&|it| it.connections.iter_mut().for_each(|one| one.half_closes = false)),
@@ -360,6 +404,7 @@ impl Scenario {
             service_link: self.service_link,
             outside: self.outside,
             state_sync: self.state_sync,
+            annexes: self.annexes,
             ..SimPairConfig::quiet(self.seed, self.policy)
         }
     }

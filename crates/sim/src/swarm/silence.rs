@@ -94,7 +94,12 @@ const fn silenced_by(fault: &PlannedFault) -> Option<Where> {
         | FaultKind::Handover
         | FaultKind::Migrate
         | FaultKind::Drain
-        | FaultKind::Network => None,
+        | FaultKind::Network
+        | FaultKind::AnnexMove
+        | FaultKind::AnnexCrash
+        | FaultKind::AnnexAgent
+        | FaultKind::AnnexPause
+        | FaultKind::AnnexCut => None,
     }
 }
 

@@ -244,6 +244,59 @@ fn migrates_back(draw: &mut Draw) -> Story {
     }
 }
 
+/// Failures of annexes, of nodes and of what connects them.
+const BESIDE_ANNEXES: &[FaultKind] = &[
+    FaultKind::AnnexMove,
+    FaultKind::AnnexMove,
+    FaultKind::AnnexCrash,
+    FaultKind::AnnexAgent,
+    FaultKind::AnnexPause,
+    FaultKind::AnnexCut,
+    FaultKind::AnnexCut,
+    FaultKind::Crash,
+    FaultKind::Crash,
+    FaultKind::Agent,
+    FaultKind::Pause,
+    FaultKind::Freeze,
+    FaultKind::Halt,
+    FaultKind::Cut,
+    FaultKind::Between,
+    FaultKind::OneWay,
+    FaultKind::Loss,
+    FaultKind::Reorder,
+    FaultKind::Duplicate,
+    FaultKind::Worker,
+    FaultKind::Handover,
+    FaultKind::Drain,
+    FaultKind::Migrate,
+];
+
+/// Connections move to an annex, and in most runs back or on. Failures come at the steps of the moves, or while connections live there.
+pub(super) fn of_annexes(draw: &mut Draw) -> Vec<PlannedFault> {
+    let mut faults = vec![begin(draw, FaultKind::AnnexMove, FaultTarget::Speaker, 1..2)];
+    let failures = 1 + draw.below(3);
+    let returns_after = draw.below(failures + 2);
+    for number in 0..=failures {
+        if number == returns_after {
+            let within = draw.pick(&[5, 100, 400]);
+            faults.push(next(
+                draw,
+                &[FaultKind::AnnexMove],
+                FaultTarget::Other,
+                within,
+                1..2,
+            ));
+        }
+        if number < failures {
+            let within = draw.pick(&[1, 5, 30, 300, 700]);
+            let target = draw.pick(&[FaultTarget::Speaker, FaultTarget::Other]);
+            let length = draw.pick(&[20..100, 100..800, 600..1_500]);
+            faults.push(next(draw, BESIDE_ANNEXES, target, within, length));
+        }
+    }
+    faults
+}
+
 /// Detail of an arbiter's outage: the arbiter neither answers the configured backup nor acts on its questions.
 const ONLY_FIRST_IS_ANSWERED: u64 = 5;
 

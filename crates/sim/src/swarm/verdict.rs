@@ -3,10 +3,12 @@
 //!
 //! * At some time, no node could continue the connection, or the connection's known output had a gap when a node had to continue it.
 //! * The pair may have to cut the connection's reply.
+//! * Only an annex had the connection, and a second failure came.
 //! * Both nodes may have spoken to the client: in a split, or because a node spoke after its lease was over, or spoke within its lease but
 //!   the other node does not know what was said.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use proto::Instant;
 use proto::role::Role;
@@ -18,21 +20,39 @@ use super::silence::Silences;
 use crate::pair::{SimClient, SimCommit, SimPair};
 use crate::tcp::{EndpointState, TcpEndpoint, TcpFailure};
 
+/// Time after the end of a failure in which nodes still react to it.
+const AFTERWARDS: Duration = Duration::from_secs(1);
 /// Number of characters of a client's description that are kept.
 const SAID_MAX: usize = 400;
+
+/// The failures of a run.
+#[derive(Clone, Copy)]
+pub(super) struct Failures<'a> {
+    /// When the agents did not hear each other.
+    pub silences: &'a Silences,
+    /// Beginning and end of each.
+    pub all: &'a [(Instant, Instant)],
+}
+
+impl Failures<'_> {
+    /// Whether a second failure comes with one that happens at `at`, or later. A failure has effects for [`AFTERWARDS`].
+    fn is_double(&self, at: Instant) -> bool {
+        self.all.iter().filter(|(_, end)| *end + AFTERWARDS >= at).count() > 1
+    }
+}
 
 /// Adds the violations to `outcome`: first those with a time, in the order in which they happened, then those that are found at the end.
 /// `seen` holds the violations that were seen during the run.
 pub(super) fn judge(
     scenario: &Scenario,
     pair: &SimPair,
-    silences: &Silences,
+    failures: Failures<'_>,
     mut seen: Vec<(Instant, Violation)>,
     outcome: &mut RunOutcome,
 ) {
     let judge = pair.judge();
     // Under `fail-stop` two living nodes that do not hear each other may both go on.
-    let may_split = |at: &&Instant| scenario.arbiter.is_none() && silences.covers(**at);
+    let may_split = |at: &&Instant| scenario.arbiter.is_none() && failures.silences.covers(**at);
     let split_at = judge.splits().iter().filter(may_split).min().copied();
     outcome.was_split = split_at.is_some();
     outcome.connections = pair.count();
@@ -93,6 +113,11 @@ pub(super) fn judge(
             && !judge.died_alone(client)
         {
             violations.push(Violation::new("premature end", what()));
+        } else if judge
+            .unprotected_at(client)
+            .is_some_and(|at| failures.is_double(at))
+        {
+            // only an annex had the connection, and the node that passed its packets, or the annex, may have failed as well
         } else if !is_orphaned && !had_hole && !talk.may_be_cut() {
             violations.push(Violation::new("survival", what()));
         }

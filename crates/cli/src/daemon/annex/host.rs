@@ -1,23 +1,24 @@
 //! The side of a node that takes connections of a service: an annex, or the primary, to which connections move back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use linux::raw::RawSender;
-use linux::repair::{Pool, RestoredSocket};
+use linux::repair::{Pool, RestoredSocket, offered_window};
 use proto::Instant;
 use proto::action::ServiceIndex;
 use proto::connection::Endpoint;
+use proto::hosting::{AnnexHost, HostGreeting};
 use proto::takeover::{output_max, wake_from};
 
 use super::super::relay::{Handover, HandoverContent, RelayedConnections};
 use super::super::sealed::begin;
 use super::super::snapshots::MovedConnections;
 use super::links::SILENT_MAX;
-use super::message::{AnnexReply, AnnexRequest, Having, MAGIC, MESSAGE, StartRequest, WakeAgent, WireHello};
+use super::message::{AnnexReply, AnnexRequest, MAGIC, MESSAGE, StartRequest, WakeAgent};
 use crate::config::SecretKey;
 
 /// A request, and how to answer it.
@@ -146,50 +147,20 @@ pub struct HostPlace<'a> {
 pub struct HostedConnections {
     /// Sockets that do not speak yet.
     restoring: BTreeMap<SocketAddr, HostedSocket>,
-    /// Clients whose connections were started here.
-    started: BTreeSet<SocketAddr>,
+    /// Whom this node obeys, and what was started here.
+    pub host: AnnexHost,
 }
 
 impl HostedConnections {
-    /// Number of connections that were started here and not dropped.
-    pub fn started(&self) -> usize {
-        self.started.len()
+    /// As [`AnnexHost::take_list`]. Sockets that do not speak yet end.
+    pub fn take_list(&mut self, greeting: &HostGreeting) -> Vec<SocketAddr> {
+        self.drop_unstarted();
+        self.host.take_list(greeting)
     }
 
-    /// Whether this client's connection was started here and not dropped.
-    pub fn has(&self, client: &SocketAddr) -> bool {
-        self.started.contains(client)
-    }
-
-    /// The clients whose connections were started here and not dropped.
-    pub fn clients(&self) -> Vec<SocketAddr> {
-        self.started.iter().copied().collect()
-    }
-
-    /// Forgets the connections that do not live any more. Returns their clients.
-    pub fn retain(&mut self, lives: impl Fn(&SocketAddr) -> bool) -> Vec<SocketAddr> {
-        let gone: Vec<_> = self
-            .started
-            .iter()
-            .copied()
-            .filter(|client| !lives(client))
-            .collect();
-        self.started.retain(lives);
-        gone
-    }
-
-    /// A wire says which connections it thinks are here, or a primary without a wire asks for them: `knows` says whether this node knows the
-    /// last take-back of which the primary has heard. Returns the connections that are here and must end.
-    pub fn on_hello(&mut self, hello: &WireHello, knows: bool) -> Vec<SocketAddr> {
+    /// Drops the sockets that do not speak yet, without a packet.
+    pub fn drop_unstarted(&mut self) {
         self.restoring.clear();
-        let guests: BTreeSet<_> = match &hello.having {
-            Having::Known(guests) => guests.iter().copied().collect(),
-            Having::Asked if knows => return Vec::new(),
-            Having::Asked => BTreeSet::new(),
-        };
-        let unknown: Vec<_> = self.started.difference(&guests).copied().collect();
-        self.started.retain(|client| guests.contains(client));
-        unknown
     }
 
     /// Carries out a request, except `Hello`. Returns the answer.
@@ -217,11 +188,6 @@ impl HostedConnections {
             | AnnexRequest::Lives { .. } => return None,
         };
         Some(outcome.unwrap_or_else(|reason| AnnexReply::Refused { client, reason }))
-    }
-
-    /// A started connection ends here without a word. Returns whether there was one.
-    pub fn forget(&mut self, client: &SocketAddr) -> bool {
-        self.started.remove(client)
     }
 
     fn restore(
@@ -277,11 +243,17 @@ impl HostedConnections {
             // Before the socket speaks, because it may acknowledge more at any time. It may have later segments out of order. If something
             // before them is missing, only the client can repeat it.
             endpoint.receive_next = socket.receive_next().map_err(|error| error.to_string())?;
-            for packet in wake_from(&endpoint, &output, 0, linux::clock::now()) {
-                raw.send(&packet).map_err(|error| error.to_string())?;
-            }
         }
         let socket = socket.activate(is_quiet).map_err(|error| error.to_string())?;
+        if !is_quiet {
+            // Now the socket offers all of its room. If the client has filled the old window, no other packet opens it.
+            let offered = offered_window(&socket).unwrap_or(0);
+            for packet in wake_from(&endpoint, &output, offered, linux::clock::now()) {
+                if let Err(error) = raw.send(&packet) {
+                    tracing::warn!(%error, %client, "the client is not woken; it goes on when its own timer ends");
+                }
+            }
+        }
         let id = relay.add_live(service, client, linux::clock::now());
         moved.arrive(service, client);
         relay.hand_over(Handover {
@@ -291,7 +263,7 @@ impl HostedConnections {
             socket,
             content: HandoverContent::Planned(Box::new(content)),
         });
-        self.started.insert(client);
+        self.host.on_started(client);
         Ok(AnnexReply::Live(client))
     }
 }

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use proto::action::ServiceIndex;
 use proto::annex::{AnnexId, ServingNode};
+use proto::hosting::Greeting;
 
 use super::super::sealed::{BEGIN_MAX, SealedReader, begin};
-use super::message::{AnnexReply, AnnexRequest, Having, MAGIC, MESSAGE, WakeAgent, WireHello};
+use super::message::{AnnexReply, AnnexRequest, MAGIC, MESSAGE, WakeAgent, WireHello};
 use crate::config::SecretKey;
 
 /// Interval of signs of life.
@@ -54,16 +55,6 @@ pub struct LinkPlace {
     pub mac: [u8; 6],
     /// Where the node listens.
     pub to: SocketAddr,
-}
-
-/// What the next greeting says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Greeting {
-    pub epoch: u64,
-    /// The number of the wire's last take-back.
-    pub take_back: u64,
-    /// The sender is the primary, which asks for connections. Otherwise, it is the wire.
-    pub asks: bool,
 }
 
 /// A link. Its thread connects again and again.
@@ -117,7 +108,7 @@ impl AnnexLink {
         if known.as_ref() == greeting {
             return;
         }
-        let before = std::mem::replace(&mut *known, greeting.cloned());
+        let before = std::mem::replace(&mut *known, greeting.copied());
         drop(known);
         match (before, greeting) {
             (Some(before), Some(now)) if before.asks == now.asks => {
@@ -172,10 +163,7 @@ impl LinkThread {
     }
 
     fn greeting(&self) -> Option<Greeting> {
-        self.greeting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        *self.greeting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the agent. Returns false if there is no agent any more.
@@ -197,18 +185,12 @@ impl LinkThread {
             let bytes = postcard::to_stdvec(request).map_err(io::Error::other)?;
             writer.send(MESSAGE, &bytes)
         };
-        let having = if greeting.asks {
-            Having::Asked
-        } else {
-            Having::Known(self.guests.lock().unwrap_or_else(PoisonError::into_inner).clone())
-        };
+        let guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner).clone();
         send(&AnnexRequest::Hello(WireHello {
             vip: self.place.vip,
             mac: self.place.mac,
             address: own_address(self.place.to)?,
-            epoch: greeting.epoch,
-            take_back: greeting.take_back,
-            having,
+            greeting: greeting.to_host_of(&guests),
         }))?;
         let AnnexReply::Welcome { mac, has, carries } = receive(&mut reader)? else {
             return Err(io::ErrorKind::InvalidData.into());

@@ -7,6 +7,7 @@ use proto::annex::AnnexId;
 use proto::census::{ClientTerms, Terms};
 use proto::connection::Endpoint;
 use proto::export::{PartReceipt, SnapshotPart};
+use proto::hosting::HostGreeting;
 use serde::{Deserialize, Serialize};
 
 use crate::daemon::relay::PlannedContent;
@@ -76,21 +77,8 @@ pub struct WireHello {
     pub mac: [u8; 6],
     /// The wire's address on the service interface, of the VIP's family.
     pub address: IpAddr,
-    /// The service's epoch. An annex does not obey an earlier one than it has obeyed.
-    pub epoch: u64,
-    /// The number of the wire's last take-back.
-    pub take_back: u64,
-    /// What the receiver has.
-    pub having: Having,
-}
-
-/// What a node that is greeted has.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Having {
-    /// The connections of these clients. It drops all others.
-    Known(Vec<SocketAddr>),
-    /// The sender is the primary, and its wire has failed. The receiver says what it has, if it knows this take-back.
-    Asked,
+    /// What the receiver decides about.
+    pub greeting: HostGreeting,
 }
 
 /// To the wire.

@@ -15,10 +15,11 @@ use anyhow::Context;
 use linux::wire::Wire;
 use proto::action::ServiceIndex;
 use proto::annex::{AnnexId, ServingNode};
+use proto::hosting::Greeting;
 
 use crate::config::{Config, SecretKey, ServiceSettings};
 use host::AnnexCall;
-use links::{AnnexLink, FromLink, Greeting, LinkPlace};
+use links::{AnnexLink, FromLink, LinkPlace};
 use message::{AnnexRequest, WakeAgent};
 
 /// A node that may take connections of a service.
@@ -149,18 +150,10 @@ impl AnnexNodes {
         let carried = carried.into_iter();
         self.carried
             .extend(carried.map(|(client, annex)| ((service, client), ServingNode::Annex(annex))));
-        for known in self.nodes.iter().filter(|known| known.service == service) {
-            self.tell_guests(known);
+        let nodes: Vec<_> = self.annexes(service).map(|(_, annex)| annex).collect();
+        for annex in nodes {
+            self.name_guests(service, ServingNode::Annex(annex));
         }
-    }
-
-    /// The next greeting of this node says what it has.
-    fn tell_guests(&self, known: &KnownNode) {
-        let both = self.guests.iter().chain(&self.carried);
-        let own = both.filter(|((of, _), at)| *of == known.service && **at == known.node);
-        known
-            .link
-            .set_guests(own.map(|((_, client), _)| *client).collect());
     }
 
     /// The next event of a link.
@@ -204,6 +197,25 @@ impl AnnexNodes {
         }
     }
 
+    /// The node is not to have the connection any more. A new link does not name it, so the node drops it then, if not before.
+    pub fn forget_guest(&mut self, service: ServiceIndex, client: SocketAddr, node: ServingNode) {
+        if self.guests.get(&(service, client)) == Some(&node) {
+            self.guests.remove(&(service, client));
+            self.name_guests(service, node);
+        }
+    }
+
+    /// Sets what the next link to a node says that it has.
+    fn name_guests(&self, service: ServiceIndex, node: ServingNode) {
+        let both = self.guests.iter().chain(&self.carried);
+        let own = both.filter(|((of, _), at)| *of == service && **at == node);
+        if let Some(known) = self.node(service, node) {
+            known
+                .link
+                .set_guests(own.map(|((_, client), _)| *client).collect());
+        }
+    }
+
     /// The connection lives on this node from now on.
     pub fn note_guest(&mut self, service: ServiceIndex, client: SocketAddr, node: ServingNode) {
         let (places, is_all) = (vec![(client, node.annex())], false);
@@ -214,10 +226,8 @@ impl AnnexNodes {
             ServingNode::Annex(_) => self.guests.insert((service, client), node),
         };
         self.carried.remove(&(service, client));
-        for known in &self.nodes {
-            if known.service == service && (known.node == node || Some(known.node) == before) {
-                self.tell_guests(known);
-            }
+        for changed in before.into_iter().chain([node]) {
+            self.name_guests(service, changed);
         }
     }
 }

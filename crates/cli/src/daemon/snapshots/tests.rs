@@ -236,7 +236,7 @@ fn calls_on_a_connection_that_has_moved_say_so() {
 /// A connection that a keeper relayed here moves on. Its application must not believe that it goes on without a backup.
 #[test]
 fn a_call_on_a_relayed_connection_that_moves_says_so() {
-    let mut testbed = ServerTestbed::with_application(true);
+    let testbed = ServerTestbed::with_application(true);
     let mut server = testbed.connect();
     let client = testbed.client.local_addr().unwrap();
     ask(&mut server, 1, 1, b"a", Some(&testbed.application));

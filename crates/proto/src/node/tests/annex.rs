@@ -311,6 +311,53 @@ fn a_connection_moves_back_when_the_annex_has_dropped_it() {
     assert_eq!(wire.node.service(0).migrations().moved, 1);
 }
 
+/// The primary still has an order for a connection that has moved to an annex meanwhile. If the wire took it, the annex would keep its socket.
+#[test]
+fn what_an_annex_has_cannot_be_offered_by_the_primary() {
+    for annex in [None, Some(GAMMA)] {
+        let mut wire = AnnexedWire::new();
+        wire.move_there();
+        let late = MigrationOffer {
+            number: 8,
+            annex,
+            ..wire.offer(false)
+        };
+        let done = wire.hear(&[late], false);
+        assert!(
+            !done
+                .iter()
+                .any(|action| matches!(action, ServiceAction::Reserve { .. })),
+            "{done:?}"
+        );
+        assert_eq!(
+            wire.answer(),
+            Some(OfferState::Waiting("it is on an annex".to_owned()))
+        );
+        assert_eq!(wire.guests(), [(wire.client, GAMMA)]);
+    }
+}
+
+/// The annex dies when the primary has been told that it may let go. If the primary has done so, nobody else has the connection.
+#[test]
+fn what_is_released_to_a_dead_annex_is_taken_over() {
+    let mut wire = AnnexedWire::new();
+    wire.hear(&[wire.offer(false)], false);
+    wire.restored(ANNEX);
+    let is_up = false;
+    let node = ANNEX;
+    wire.put(ServiceInput::AnnexIsUp { node, is_up });
+    assert_eq!(wire.answer(), Some(OfferState::Prepared));
+    let client = wire.client;
+    let done = wire.hear(&[wire.offer(true)], false);
+    assert!(
+        done.contains(&ServiceAction::Hold {
+            clients: vec![client]
+        }),
+        "{done:?}"
+    );
+    assert_eq!(wire.guests(), []);
+}
+
 #[test]
 fn what_an_annex_refuses_stays() {
     let mut wire = AnnexedWire::new();
