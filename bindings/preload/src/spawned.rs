@@ -218,15 +218,31 @@ unsafe extern "C" fn posix_spawn_file_actions_addclosefrom_np(object: *mut c_voi
     unsafe { function(object, first) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn_file_actions_destroy(object: *mut c_void) -> c_int {
+/// Forgets the actions of an object, which begins or ends by the C library's function `next`.
+///
+/// # Safety
+/// `object` is as this function demands.
+unsafe fn forget_actions(next: &NextFunction, object: *mut c_void) -> c_int {
     type Function = unsafe extern "C" fn(*mut c_void) -> c_int;
-    static NEXT: NextFunction = NextFunction::new(c"posix_spawn_file_actions_destroy");
     actions().retain(|(at, _)| *at != object as usize);
-    // SAFETY: the C library's function of this name has this type.
-    let function = unsafe { mem::transmute::<*mut c_void, Function>(NEXT.address()) };
+    // SAFETY: the C library's functions of these names have this type.
+    let function = unsafe { mem::transmute::<*mut c_void, Function>(next.address()) };
     // SAFETY: the caller's contract.
     unsafe { function(object) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn_file_actions_init(object: *mut c_void) -> c_int {
+    static NEXT: NextFunction = NextFunction::new(c"posix_spawn_file_actions_init");
+    // SAFETY: the caller's contract.
+    unsafe { forget_actions(&NEXT, object) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn_file_actions_destroy(object: *mut c_void) -> c_int {
+    static NEXT: NextFunction = NextFunction::new(c"posix_spawn_file_actions_destroy");
+    // SAFETY: the caller's contract.
+    unsafe { forget_actions(&NEXT, object) }
 }
 
 /// `system` of the C library, if the shell has no stream.

@@ -18,6 +18,14 @@ def fork(serve, fork = os.fork):
         serve()
         os._exit(0)
     os.waitpid(child, 0)
+def spawn_closing_from(first):
+    import ctypes
+    c, actions, arguments = ctypes.CDLL(None), ctypes.create_string_buffer(256), (ctypes.c_char_p * 2)(b'true', None)
+    c.posix_spawn_file_actions_init(actions)
+    c.posix_spawn_file_actions_addclosefrom_np(actions, first)
+    assert c.posix_spawn(None, b'/bin/true', actions, None, arguments, None) == 0
+    c.posix_spawn_file_actions_destroy(actions)
+    os.wait()
 def spawn(**how):
     os.waitpid(os.posix_spawn('/bin/true', ['true'], {}, **how), 0)
 ";
@@ -124,6 +132,14 @@ fn a_server_whose_program_inherits_a_connection_without_a_record_says_so() {
         (
             "os.system('true'); spawn(file_actions=[(os.POSIX_SPAWN_DUP2, 1, 0)]); echo()",
             "",
+        ),
+        (
+            "connection.set_inheritable(True); spawn_closing_from(3); echo()",
+            "",
+        ),
+        (
+            "connection.set_inheritable(True); spawn_closing_from(100); echo()",
+            SPAWNED,
         ),
         (
             "connection.set_inheritable(True); thread = threading.Thread(target=os.system, args=['true']); thread.start(); thread.join(); listener.close(); echo()",
