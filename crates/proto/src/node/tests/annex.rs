@@ -480,7 +480,6 @@ fn a_silent_annexes_connections_are_taken_over() {
 
     let mut wire = AnnexedWire::new();
     wire.hear(&[wire.offer(false)], false);
-    wire.restored(ANNEX);
     let done = wire.put(silent);
     assert!(done.contains(&wire.guide(ServingNode::Primary)), "{done:?}");
     assert!(!done.contains(&held), "{done:?}");
