@@ -43,7 +43,6 @@ pub(super) fn status_text(status: &AnnexDaemonStatus) -> String {
         ("ADDRESS", Align::Left),
         ("POLICY", Align::Left),
         ("PACKETS PASS", Align::Left),
-        ("EPOCH", Align::Right),
         ("CONNECTIONS", Align::Right),
     ]);
     for service in &status.services {
@@ -52,7 +51,6 @@ pub(super) fn status_text(status: &AnnexDaemonStatus) -> String {
             service.address.to_string(),
             service.policy.to_string(),
             way(service),
-            service.epoch.to_string(),
             service.connections.to_string(),
         ]);
     }
@@ -109,10 +107,10 @@ mod tests {
         assert_eq!(
             status_text(&status),
             "annex gamma, listens at 10.0.0.4:7402\n\n\
-             SERVICE  ADDRESS        POLICY    PACKETS PASS                 EPOCH  CONNECTIONS\n\
-             web      10.0.0.100:80  snapshot  NO WIRE has called               3            7\n\
-             web      10.0.0.100:80  snapshot  wire 10.0.0.3                    3            7\n\
-             web      10.0.0.100:80  snapshot  primary 10.0.0.3, LINK LOST      3            7\n"
+             SERVICE  ADDRESS        POLICY    PACKETS PASS                 CONNECTIONS\n\
+             web      10.0.0.100:80  snapshot  NO WIRE has called                     7\n\
+             web      10.0.0.100:80  snapshot  wire 10.0.0.3                          7\n\
+             web      10.0.0.100:80  snapshot  primary 10.0.0.3, LINK LOST            7\n"
         );
     }
 }

@@ -29,6 +29,7 @@ use tokio::sync::Semaphore;
 
 use crate::config::Config;
 use crate::control::Asker;
+use crate::keepers;
 pub use server::SnapshotService;
 use server::{SnapshotServer, StreamStarts};
 pub use waiting::{MovedConnections, WaitingExports};
@@ -94,6 +95,7 @@ pub fn serve(
         let numbers = numbers.lock().unwrap_or_else(PoisonError::into_inner);
         numbers.stream_starts(local, peer).map_err(io::Error::other)
     });
+    let keepers_at = place.state_dir.to_owned();
     let server = Arc::new(SnapshotServer {
         services: place.services,
         state_dir: place.state_dir.to_owned(),
@@ -102,6 +104,9 @@ pub fn serve(
         imported: waiting.import_counter(),
         moved: waiting.moved(),
         stream_starts,
+        relayed_starts: Arc::new(move |peer, application| {
+            keepers::begin(&keepers_at, peer, application).map_err(io::Error::other)
+        }),
     });
     let path = place.socket;
     let failed = || format!("the socket for snapshots at {}", path.display());

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use linux::application::{ApplicationProgress, ProgressError, bound_unsent, cookie, progress};
@@ -34,6 +35,10 @@ pub struct SnapshotService {
 pub(super) type StreamStarts =
     Box<dyn Fn(SocketAddr, SocketAddr) -> io::Result<Option<(Seq, Seq)>> + Send + Sync>;
 
+/// Looks up the sequence numbers at which the two streams of a client's relayed connection to an application began. It asks the keepers.
+pub(super) type RelayedStarts =
+    Arc<dyn Fn(SocketAddr, SocketAddr) -> io::Result<Option<(Seq, Seq)>> + Send + Sync>;
+
 /// How long an application may take to send a state. Its room is taken meanwhile.
 pub(super) const STATE_TIME: Duration = Duration::from_secs(10);
 
@@ -53,6 +58,7 @@ pub(super) struct SnapshotServer {
     pub imported: ImportCounter,
     pub moved: MovedConnections,
     pub stream_starts: StreamStarts,
+    pub relayed_starts: RelayedStarts,
 }
 
 impl SnapshotServer {
@@ -124,9 +130,9 @@ impl SnapshotServer {
         };
         let (index, application) = (service.index, service.application);
         let begins_at = if is_relayed {
-            let (state_dir, peer) = (self.state_dir.clone(), progress.peer);
-            let asked = tokio::task::spawn_blocking(move || keepers::begin(&state_dir, peer, application));
-            asked.await.map_err(io::Error::other)?.map_err(io::Error::other)?
+            let (starts, peer) = (Arc::clone(&self.relayed_starts), progress.peer);
+            let asked = tokio::task::spawn_blocking(move || starts(peer, application));
+            asked.await.map_err(io::Error::other)??
         } else {
             (self.stream_starts)(progress.local, progress.peer)?
         };
