@@ -7,9 +7,10 @@ use nix::sys::signal::Signal;
 use proto::Instant;
 use serde::Serialize;
 
-use super::expect::BACKUP;
 use super::fault::{CrashFault, CrashTarget, Sequel};
-use super::inject::{hooks_without_filter, kill_agent, move_back, power_off, restore_link, signal_server};
+use super::inject::{
+    WIRE, hooks_without_filter, kill_agent, move_back, power_off, restore_link, signal_server,
+};
 use super::integration::Integration;
 use super::survive::{flapping, survive};
 use super::testbed::Testbed;
@@ -462,14 +463,14 @@ impl Aftermath {
     /// points, waits also until node b protects them.
     fn pass_carried(&mut self, testbed: &Testbed, options: &PairOptions) -> Result<()> {
         let carries_none = ReportedStatus::has_none_on_annexes;
-        testbed.wait_for(1 - BACKUP, "carry nothing", carries_none, &mut self.problems)?;
+        testbed.wait_for(1 - WIRE, "carry nothing", carries_none, &mut self.problems)?;
         if options.workload == WorkloadOption::Request && protection::is_possible(options) {
             let annex = &testbed.annexes[0].name;
             let has_all = |status: &ReportedStatus| status.has_all_on(annex);
             let what = "pass the connections of the annex";
-            testbed.wait_for(BACKUP, what, has_all, &mut self.problems)?;
+            testbed.wait_for(WIRE, what, has_all, &mut self.problems)?;
             let protects = ReportedStatus::protects_all;
-            testbed.wait_for(BACKUP, "protect them again", protects, &mut self.problems)?;
+            testbed.wait_for(WIRE, "protect them again", protects, &mut self.problems)?;
         }
         std::thread::sleep(ACT);
         Ok(())

@@ -17,7 +17,7 @@ use crate::node::{HEARTBEAT_PORT, ReportedStatus};
 use crate::process;
 
 /// Number of the node that is the wire of connections on annexes.
-const WIRE: usize = 1;
+pub const WIRE: usize = 1;
 /// Time limit for a node's processes to end after SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 

@@ -485,9 +485,9 @@ impl Service {
         self.ask_about_older(now);
     }
 
-    /// An annex has told this wire what it has. It is told what the wire believes it to have, and what the primary has carried; the latter
-    /// connections pass this wire from now on. What is not in the log is looked up, so that it can be learnt. Returns the changes, and the clients whose
-    /// connections the annex must drop.
+    /// An annex has told this wire its connections: those that the wire had given it, and those that the primary has carried. The carried
+    /// connections pass this wire from now on. Connections that are not in the log are looked up, so that they can be learnt. Returns the
+    /// changes, and the clients whose connections the annex must drop.
     fn adopt_carried(
         &mut self,
         annex: AnnexId,

@@ -139,7 +139,7 @@ pub(super) struct WatchedConnection {
     /// Whether a node spoke after its lease was over, although the other node had the right to speak by then. The
     /// first node could not know this, because its clock had stood still.
     pub(super) was_outlasted: bool,
-    /// Who has had sockets of the connection, if annexes have had some.
+    /// The nodes that have had sockets of the connection, in a run with annexes.
     pub(super) ownership: Ownership,
 }
 

@@ -147,7 +147,7 @@ pub struct HostPlace<'a> {
 pub struct HostedConnections {
     /// Sockets that do not speak yet.
     restoring: BTreeMap<SocketAddr, HostedSocket>,
-    /// Whom this node obeys, and what was started here.
+    /// The link that this node obeys, and the connections that were started here.
     pub host: AnnexHost,
 }
 

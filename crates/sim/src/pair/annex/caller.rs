@@ -9,7 +9,7 @@ use proto::Instant;
 use proto::annex::{AnnexId, ServingNode};
 use proto::hosting::Greeting;
 
-use super::link::{LinkDatagram, LinkEnd, LinkId, LinkWord};
+use super::link::{AnnexLinkEnd, LinkDatagram, LinkId, LinkWord};
 use crate::world::{Output, Port};
 
 /// Interval of signs of life.
@@ -45,8 +45,8 @@ enum CallPhase {
     /// No link before this time.
     Idle(Instant),
     /// The node has not answered the greeting, which was sent at this time.
-    Greeting(LinkEnd, Instant),
-    Up(LinkEnd),
+    Greeting(AnnexLinkEnd, Instant),
+    Up(AnnexLinkEnd),
 }
 
 #[derive(Debug)]
@@ -237,7 +237,7 @@ impl CallerLinks {
                     let own = self.guests.iter();
                     let own = own.filter(|(_, annex)| called.node == ServingNode::Annex(**annex));
                     let own: Vec<_> = own.map(|(&client, _)| client).collect();
-                    let mut end = LinkEnd::new(now, id, false);
+                    let mut end = AnnexLinkEnd::new(now, id, false);
                     end.say(LinkWord::Hello(greeting.to_host_of(&own)));
                     called.asks = greeting.asks;
                     called.phase = CallPhase::Greeting(end, now);

@@ -27,7 +27,7 @@ struct WaitingSocket {
 /// What a node has for a wire.
 #[derive(Debug, Default)]
 pub(in crate::pair) struct HostedSockets {
-    /// Whom this node obeys, and what was started here.
+    /// The link that this node obeys, and the connections that were started here.
     pub host: AnnexHost,
     restoring: BTreeMap<SocketAddr, WaitingSocket>,
 }

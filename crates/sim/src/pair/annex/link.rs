@@ -125,7 +125,7 @@ impl LinkDatagram {
 
 /// One end of a link.
 #[derive(Debug)]
-pub(super) struct LinkEnd {
+pub(super) struct AnnexLinkEnd {
     pub id: LinkId,
     to_caller: bool,
     /// The messages that the other end has not acknowledged, and the first one's number.
@@ -140,7 +140,7 @@ pub(super) struct LinkEnd {
     heard_at: Instant,
 }
 
-impl LinkEnd {
+impl AnnexLinkEnd {
     pub const fn new(now: Instant, id: LinkId, to_caller: bool) -> Self {
         Self {
             id,
@@ -233,7 +233,7 @@ pub(in crate::pair) struct LinkCall {
 struct ServedLink {
     number: u64,
     port: Port,
-    end: LinkEnd,
+    end: AnnexLinkEnd,
 }
 
 /// The links of callers, at the node that they call.
@@ -263,7 +263,7 @@ impl LinkServer {
             let served = ServedLink {
                 number: self.count,
                 port,
-                end: LinkEnd::new(now, id, true),
+                end: AnnexLinkEnd::new(now, id, true),
             };
             self.served.insert(id, served);
         }
