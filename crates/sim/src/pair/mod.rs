@@ -38,6 +38,7 @@ mod ledger;
 mod log_reading;
 mod machine;
 mod neighbours;
+mod one_owner;
 mod orders;
 mod ownership;
 mod relay;
