@@ -246,6 +246,9 @@ impl Scenario {
                 (connection.requests, connection.bytes_max) = (4, bytes_max);
             }
         }
+        while (self.faults.len() as u64) < FAULTS_MIN {
+            self.faults.push(story::one_more_beside_annexes(draw));
+        }
     }
 
     /// Draws how long a fence takes, and how long the primary waits before it asks the fence to switch off its peer. The wait is either

@@ -297,6 +297,12 @@ pub(super) fn of_annexes(draw: &mut Draw) -> Vec<PlannedFault> {
     faults
 }
 
+/// A further failure of such a run.
+pub(super) fn one_more_beside_annexes(draw: &mut Draw) -> PlannedFault {
+    let target = draw.pick(&[FaultTarget::Speaker, FaultTarget::Other]);
+    next(draw, BESIDE_ANNEXES, target, 700, 100..800)
+}
+
 /// Detail of an arbiter's outage: the arbiter neither answers the configured backup nor acts on its questions.
 const ONLY_FIRST_IS_ANSWERED: u64 = 5;
 
