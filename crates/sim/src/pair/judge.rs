@@ -754,6 +754,7 @@ impl Judge {
     /// From now on the restored socket of a client gets the client's packets.
     pub(super) fn on_ready(&mut self, client: SocketAddr) {
         if let Some(flow) = self.flows.get_mut(&client) {
+            flow.ownership.on_socket(SpeakingPlace::Pair); // it may acknowledge from now on
             let logged = flow.input_in_time.contiguous as u64;
             flow.logged_before_ready = if flow.was_reversed { 0 } else { logged };
             if flow.was_reversed {
