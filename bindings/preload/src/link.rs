@@ -174,7 +174,7 @@ impl AgentLink {
                 let _ = system::close(self.fd);
                 self.fd = copy;
             }
-            // The process may not have so many descriptors.
+            // The limit of open files is below that number.
             Err(_) => system::keep_on_exec(self.fd),
         }
     }

@@ -499,6 +499,7 @@ impl<'a> AnnexDaemon<'a> {
             if let Some(client) = death.client
                 && service.hosted.host.forget(&client)
             {
+                self.waiting.moved().leave(death.service, &[client]); // the wire goes on with it
                 service.lose(client, "its process has died");
             }
         }

@@ -100,13 +100,16 @@ impl AnnexHost {
             Having::Asked if is_current && !self.is_carried => {
                 Err("it asks for connections, but there is a wire".to_owned())
             }
-            Having::Known(known)
-                if self.may_be_carried(now) && self.started.iter().any(|client| !known.contains(client)) =>
-            {
+            Having::Known(known) if self.may_be_carried(now) && !self.all_are_in(known) => {
                 Err("the primary carries connections of which this wire does not know yet".to_owned())
             }
             Having::Asked | Having::Known(_) => Ok(()),
         }
+    }
+
+    fn all_are_in(&self, known: &[SocketAddr]) -> bool {
+        let known: BTreeSet<_> = known.iter().collect();
+        self.started.iter().all(|client| known.contains(client))
     }
 
     /// Whether a primary carries connections, or may do so again soon: its agent may be starting again.

@@ -367,8 +367,8 @@ fn kept_input() {
     );
 }
 
-/// What is wrong after two takeovers. The connections of the clients `protected` were protected before the second takeover. Any other
-/// connection may be lost: the survivor's own application has it, or it has said nothing since the other node came back.
+/// The broken rules of a run with two takeovers. The connections of the clients `protected` must survive. Others may be lost, because they were
+/// not protected at the second takeover: they began while a node was alone, or were silent since the other node came back.
 fn kept_input_complaints(pair: &SimPair, protected: &[SocketAddr]) -> Vec<String> {
     let mut complaints = pair.judge().violations().to_vec();
     let lost = || pair.stations().flat_map(|station| station.machine().lost());
