@@ -11,6 +11,7 @@ mod files;
 mod forked;
 mod held;
 mod link;
+mod look;
 mod playing;
 mod polled;
 mod random;

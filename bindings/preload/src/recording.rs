@@ -10,6 +10,7 @@ use crate::files::FilePart;
 use crate::forked;
 use crate::held::{HOLD_MAX, HeldOutput, SLOW_CLIENT};
 use crate::link::{AgentLink, LinkLost, RecordSink};
+use crate::look::ReceiptLook;
 use crate::sockets::{OrderedSockets, WaitingConnection};
 use crate::system::{self, PollTimeout, RawAddress};
 
@@ -24,6 +25,7 @@ pub struct RecordingServer {
     recorder: OrderRecorder,
     sink: RecordSink,
     held: HeldOutput,
+    look: ReceiptLook,
     /// The link is in this epoll instance.
     watched_in: Option<c_int>,
     /// The last values of the clocks, 0 if not read.
@@ -60,6 +62,7 @@ impl RecordingServer {
             recorder,
             sink,
             held: HeldOutput::default(),
+            look: ReceiptLook::default(),
             watched_in: None,
             clocks: [0; CLOCKS],
             last_ready: 0,
@@ -153,10 +156,17 @@ impl RecordingServer {
         (self.held, self.local)
     }
 
-    /// Sends the record, and writes what the backup's receipts release.
+    /// Writes what the backup's receipts release, because clients wait for it, and sends the record.
     fn pass_on(&mut self) {
+        self.flush();
         let sent = self.sink.send(&mut self.recorder);
         self.note(sent);
+        if self.is_lost {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
         if !self.held.is_empty() {
             self.held.flush(self.recorder.released());
         }
@@ -172,6 +182,11 @@ impl RecordingServer {
             self.is_lost = true;
             self.recorder.alone();
         }
+    }
+
+    /// Whether output is held until the backup has its causes.
+    fn awaits_receipt(&self) -> bool {
+        !self.is_lost && !self.held.is_empty() && !self.recorder.may_write()
     }
 
     /// Waits until the backup has what the held output depends on, and writes all of this output that the clients take.
@@ -369,6 +384,9 @@ impl RecordingServer {
     ) -> Outcome<usize> {
         self.watch_link(epoll);
         self.pass_on();
+        if self.awaits_receipt() {
+            self.look.begin();
+        }
         let begun = system::nanos(libc::CLOCK_MONOTONIC);
         loop {
             let now = system::nanos(libc::CLOCK_MONOTONIC);
@@ -388,7 +406,12 @@ impl RecordingServer {
             if !self.local.is_empty() {
                 left = 0;
             }
-            let count = match system::wait_for_events(epoll, events, left) {
+            let looks = left != 0 && self.awaits_receipt() && self.look.goes_on(now - begun);
+            let count = match system::wait_for_events(epoll, events, if looks { 0 } else { left }) {
+                Ok(0) if looks => {
+                    std::thread::yield_now();
+                    continue;
+                }
                 Ok(count) => count,
                 Err(error) => {
                     self.begin_round(false, system::nanos(libc::CLOCK_MONOTONIC));
@@ -480,6 +503,9 @@ impl RecordingServer {
         };
         events.copy_within(place + 1..count, place);
         self.receive();
+        if !self.awaits_receipt() {
+            self.look.succeed();
+        }
         self.pass_on();
         count - 1
     }

@@ -12,7 +12,7 @@ use proto::order::frames::{END, PART, REFUSED, RESUME, RESUMED};
 
 use super::access::LibraryAccess;
 use super::counts::hear_counts;
-use super::frames::{PAYLOAD_MAX, receive, send};
+use super::frames::{await_frame, send};
 use super::state::{LibraryPart, OrderedService};
 
 /// Time limit for a child to take a receipt.
@@ -63,7 +63,7 @@ fn record(service: &OrderedService, stream: &UnixStream, child: u32, cause: Stre
         state.libraries
     };
     loop {
-        let received = receive(stream, PAYLOAD_MAX);
+        let received = await_frame(stream);
         let mut state = service.state();
         if state.libraries != library {
             return Ok(()); // its server has ended

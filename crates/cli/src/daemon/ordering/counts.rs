@@ -4,13 +4,13 @@ use std::os::unix::net::UnixStream;
 
 use proto::order::frames::COUNTS;
 
-use super::frames::{PAYLOAD_MAX, receive};
+use super::frames::await_frame;
 use super::state::OrderedService;
 
 /// Takes the counts of a process that plays its stream back, until it ends. Then calls `at_end`.
 pub(super) fn hear_counts(service: &OrderedService, stream: &UnixStream, at_end: impl FnOnce()) {
     let mut last = (0, 0);
-    while let Ok((kind, payload)) = receive(stream, PAYLOAD_MAX) {
+    while let Ok((kind, payload)) = await_frame(stream) {
         let number = |at: usize| {
             let bytes = payload.get(at..at + 8)?;
             Some(u64::from_le_bytes(bytes.try_into().ok()?))

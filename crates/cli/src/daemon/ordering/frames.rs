@@ -1,16 +1,31 @@
 //! Sends and receives the frames of [`proto::order::frames`].
 
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use proto::order::frames::{HEAD, frame, payload_len};
 
 /// Largest payload of a frame from a library that has a role: what the library has recorded since its last frame.
-pub const PAYLOAD_MAX: usize = 64 << 20;
+const PAYLOAD_MAX: usize = 64 << 20;
 
 /// Sends a frame to the library.
 pub fn send(mut stream: &UnixStream, kind: u8, payload: &[u8]) -> io::Result<()> {
     stream.write_all(&frame(kind, payload))
+}
+
+/// Waits for a frame from a library that has a role. A thread that slept in `read` would also be woken whenever the library
+/// takes a receipt, because that makes room in the socket.
+pub fn await_frame(stream: &UnixStream) -> io::Result<(u8, Vec<u8>)> {
+    let mut polled = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+    while let Err(error) = poll(&mut polled, PollTimeout::NONE) {
+        if error != Errno::EINTR {
+            return Err(error.into());
+        }
+    }
+    receive(stream, PAYLOAD_MAX)
 }
 
 /// Receives a frame with a payload of at most `max` bytes: its kind and its payload.

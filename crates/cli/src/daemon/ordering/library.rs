@@ -17,7 +17,7 @@ use proto::order::{OnDivergence, SERVER_STREAM};
 use super::access::{AccessRefusal, LibraryAccess};
 use super::children;
 use super::counts::hear_counts;
-use super::frames::{PAYLOAD_MAX, receive, send};
+use super::frames::{await_frame, receive, send};
 use super::state::{LibraryPart, OrderedService};
 
 /// How long a server waits for its role. Shorter than the library's time limit.
@@ -173,7 +173,7 @@ fn record(service: &OrderedService, stream: &UnixStream) -> io::Result<()> {
 
 fn take_parts(service: &OrderedService, stream: &UnixStream) -> io::Result<()> {
     loop {
-        match receive(stream, PAYLOAD_MAX)? {
+        match await_frame(stream)? {
             (PART, bytes) => {
                 service.state().add_part(clock::now(), SERVER_STREAM, &bytes);
             }
