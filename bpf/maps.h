@@ -13,6 +13,14 @@ struct {
 	__type(value, __u32);
 } services SEC(".maps");
 
+/* Where the applications of relayed connections listen, with their services. The relay connects to them from its clients' addresses. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SERVICES_MAX);
+	__type(key, struct service_key);
+	__type(value, __u32);
+} applications SEC(".maps");
+
 /* For each VIP, the set of its services: one bit for each. Looked up for packets whose port cannot be read. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -674,12 +674,13 @@ struct released {
 	__u32 exit_code;
 	__be16 port;
 	_Bool listener;
+	_Bool relayed; /* the application's end of a relayed connection */
 };
 
 /* Whether the agent must hear of this socket: its process belonged to this service, and died by a signal or a crash code. */
 __noinline int is_death(struct released *socket, __u32 service) {
 	struct service_state *state = bpf_map_lookup_elem(&states, &service);
-	if (!socket || !state || state->port != socket->port)
+	if (!socket || !state || (!socket->relayed && state->port != socket->port))
 		return 0;
 	__u32 code = socket->exit_code >> 8 & 0xff; /* 0 after a signal */
 	if (!is_killed(socket->exit_code) && !(state->crash_codes[code / 32] >> code % 32 & 1))
@@ -727,11 +728,16 @@ int death(struct bpf_sock *sk) {
 		socket.client = other_end(kernel_sk);
 	_Bool anywhere = !bound_to(kernel_sk, key.address);
 	__u32 *owner = bpf_map_lookup_elem(&services, &key);
+	if (!owner && !socket.listener) {
+		owner = bpf_map_lookup_elem(&applications, &key);
+		socket.relayed = !!owner;
+	}
 	for (__u32 i = 0; i < SERVICES_MAX; i++) {
 		if ((!anywhere && (!owner || *owner != i)) || !is_death(&socket, i))
 			continue;
 		__u32 mark = sk->mark;
-		sk->mark = MARK_DYING; /* must precede the record: the agent then lists the listeners without this mark */
+		if (!socket.relayed) /* the client hears the relay, not this socket */
+			sk->mark = MARK_DYING; /* must precede the record: the agent then lists the listeners without this mark */
 		if (!tell_death(&socket, i))
 			sk->mark = mark;
 	}

@@ -32,6 +32,7 @@ use crate::control::{Call, ControlServer, ExportRequest};
 use crate::daemon::annex::host::{self, AnnexCall, HostPlace, HostedConnections};
 use crate::daemon::annex::message::{AnnexReply, AnnexRequest, WakeAgent, WireHello};
 use crate::daemon::relay::{RelayService, RelayedConnections};
+use crate::daemon::servers::listeners_of;
 use crate::daemon::snapshots::{self, SnapshotPlace, SnapshotService, WaitingExports};
 use crate::keepers::Keepers;
 use crate::wakeup::Wakeup;
@@ -197,6 +198,7 @@ fn wire_services(file: &AnnexFile) -> anyhow::Result<Vec<WireService>> {
             ifindex: interface.index,
             own_mac: mac.with_context(|| format!("interface {} has no MAC address", interface.name))?,
             crash_exit_codes: Vec::new(),
+            application: Some(service.application),
             own: None,
         })
     };
@@ -396,27 +398,44 @@ impl<'a> AnnexDaemon<'a> {
                 service.exports.on_receipt(linux::clock::now(), &receipt);
                 None
             }
-            request => {
-                if let AnnexRequest::Drop(client) = request
-                    && service.hosted.host.forget(&client)
-                {
-                    self.waiting.moved().leave(index, &[client]);
-                    end(vip, &[client]);
-                }
-                let place = HostPlace {
-                    service: index,
-                    pool: &mut service.pool,
-                    relay: &mut self.relay,
-                    raw: &self.raw,
-                    moved: self.waiting.moved(),
-                    exported: service.exports.last_number(),
-                };
-                service.hosted.handle(request, place)
-            }
+            request => self.host(index, request),
         };
         if let Some(reply) = reply {
             let _ = replies.send(reply); // fails only if the link has ended
         }
+    }
+
+    /// Carries out what a wire asks about one connection. Returns the answer.
+    fn host(&mut self, index: ServiceIndex, request: AnnexRequest) -> Option<AnnexReply> {
+        let service = &mut self.services[usize::from(index)];
+        let (vip, application) = (service.settings.vip, service.settings.application);
+        match &request {
+            AnnexRequest::Restore { endpoint, .. } => {
+                let client = endpoint.client;
+                if listeners_of(application).is_empty() {
+                    let reason = format!("no process listens at {application}");
+                    return Some(AnnexReply::Refused { client, reason });
+                }
+                // The process of an earlier connection of this client may have died here.
+                if let Err(error) = self.wire.forget_dying(index, &[client]) {
+                    tracing::warn!(%error, %client, "the end of the client's connection may be hidden from it");
+                }
+            }
+            AnnexRequest::Drop(client) if service.hosted.host.forget(client) => {
+                self.waiting.moved().leave(index, &[*client]);
+                end(vip, &[*client]);
+            }
+            _ => {}
+        }
+        let place = HostPlace {
+            service: index,
+            pool: &mut service.pool,
+            relay: &mut self.relay,
+            raw: &self.raw,
+            moved: self.waiting.moved(),
+            exported: service.exports.last_number(),
+        };
+        service.hosted.handle(request, place)
     }
 
     /// A wire begins a link, or a primary whose wire has failed. Sets up the network towards it, and ends the connections that it does not
@@ -488,10 +507,10 @@ impl<'a> AnnexDaemon<'a> {
         })
     }
 
-    /// Tells the wires which connections have lost their process here.
+    /// Tells the wires which connections have lost their process here: the keeper, or the application's.
     fn tell_deaths(&mut self) {
         let deaths = self.deaths.take().unwrap_or_else(|error| {
-            tracing::error!(%error, "cannot read the ring of deaths; a dead keeper may go unnoticed");
+            tracing::error!(%error, "cannot read the ring of deaths; a dead keeper or application may go unnoticed");
             Vec::new()
         });
         for death in deaths {
@@ -501,6 +520,7 @@ impl<'a> AnnexDaemon<'a> {
             {
                 self.waiting.moved().leave(death.service, &[client]); // the wire goes on with it
                 service.lose(client, "its process has died");
+                end(service.settings.vip, &[client]); // the keeper may live
             }
         }
     }

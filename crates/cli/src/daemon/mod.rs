@@ -31,7 +31,7 @@ pub(crate) mod relay;
 mod replicas;
 mod report;
 mod sealed;
-mod servers;
+pub(crate) mod servers;
 mod set_up;
 pub(crate) mod snapshots;
 mod start;

@@ -123,7 +123,7 @@ impl Servers {
 }
 
 /// Socket cookies of the listeners that get connections to `address`.
-fn listeners_of(address: SocketAddr) -> Vec<u64> {
+pub fn listeners_of(address: SocketAddr) -> Vec<u64> {
     match linux::network::sockets::listeners(address.port()) {
         Ok(listeners) => listeners
             .iter()

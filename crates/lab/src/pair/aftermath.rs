@@ -367,6 +367,7 @@ impl Aftermath {
             | CrashFault::MigrateBack
             | CrashFault::KillBackupAfterMigrate
             | CrashFault::KillAnnex
+            | CrashFault::KillAnnexServer
             | CrashFault::FlushTc => Ok(()),
         }
     }

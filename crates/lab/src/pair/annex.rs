@@ -36,7 +36,7 @@ pub struct AnnexNode {
     /// Its name in the configuration of the pair.
     pub name: String,
     process: LoggedProcess,
-    _server: ServerProcess,
+    server: ServerProcess,
     /// The end of its cable at the switch.
     cable: InterfaceControl,
     node: Netns,
@@ -94,7 +94,7 @@ impl AnnexNode {
         Ok(Self {
             name: setup.name.clone(),
             process,
-            _server: server,
+            server,
             cable: network.switch.cable(role)?,
             node,
         })
@@ -110,6 +110,16 @@ impl AnnexNode {
         let spare = |pid| spared.contains(&pid);
         process::kill_inside(&[self.node.inode()], spare, KILL_LIMIT)
             .context("kill the annex's processes")?;
+        Ok(moment)
+    }
+
+    /// Kills all processes of the annex's server. Returns the time just before.
+    ///
+    /// # Errors
+    /// If a process cannot be killed.
+    pub fn kill_server(&self) -> Result<Instant> {
+        let moment = monotonic();
+        self.server.signal(Signal::SIGKILL)?;
         Ok(moment)
     }
 

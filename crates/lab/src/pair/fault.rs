@@ -57,6 +57,8 @@ pub enum CrashFault {
     MigrateAnnex,
     /// Live connections have moved from the primary to an annex. Then the annex's power goes off.
     KillAnnex,
+    /// Live connections have moved from the primary to an annex. Then all processes of the annex's server are killed.
+    KillAnnexServer,
     /// Live connections have moved from the primary to an annex. Then the annex's daemon is told to stop (SIGTERM).
     StopAnnex,
     /// Live connections have moved from the primary to an annex. Then the backup's power goes off, which was their wire.
@@ -109,6 +111,7 @@ impl CrashFault {
             | Self::Migrate
             | Self::MigrateAnnex
             | Self::KillAnnex
+            | Self::KillAnnexServer
             | Self::StopAnnex
             | Self::KillAgentAfterTakeover
             | Self::UpgradeAfterTakeover => &[CrashTarget::Primary],
@@ -160,7 +163,9 @@ impl CrashFault {
             | Self::HangServer
             | Self::KillAgentAfterTakeover
             | Self::UpgradeAfterTakeover => Sequel::Takeover,
-            Self::CrashWorker | Self::KillAnnex | Self::StopAnnex => Sequel::TakeoverOfSome,
+            Self::CrashWorker | Self::KillAnnex | Self::KillAnnexServer | Self::StopAnnex => {
+                Sequel::TakeoverOfSome
+            }
             Self::KillBackup
             | Self::KillBackupAfterMigrate
             | Self::KillBackupAfterAnnex
@@ -198,7 +203,7 @@ impl CrashFault {
     pub fn begins_on_annex(self) -> bool {
         matches!(
             self,
-            Self::KillAnnex | Self::StopAnnex | Self::KillBackupAfterAnnex
+            Self::KillAnnex | Self::KillAnnexServer | Self::StopAnnex | Self::KillBackupAfterAnnex
         )
     }
 

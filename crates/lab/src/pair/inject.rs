@@ -80,6 +80,7 @@ pub fn inject(testbed: &Testbed, options: &PairOptions, target: CrashTarget) -> 
         CrashFault::Migrate | CrashFault::MigrateBack => migrate(testbed, first),
         CrashFault::MigrateAnnex => migrate_to(testbed, first, &testbed.annexes[0].name),
         CrashFault::KillAnnex => testbed.annexes[0].power_off(&testbed.captures.pids()),
+        CrashFault::KillAnnexServer => testbed.annexes[0].kill_server(),
         CrashFault::StopAnnex => testbed.annexes[0].stop(),
         CrashFault::FlushTc => flush_tc(testbed, target),
     }

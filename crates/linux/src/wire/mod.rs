@@ -18,7 +18,7 @@ mod watch;
 mod words;
 
 use std::ffi::OsStr;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -99,6 +99,9 @@ pub struct WireService {
     pub own_mac: [u8; 6],
     /// Exit codes of the service's processes that count as a crash.
     pub crash_exit_codes: Vec<u8>,
+    /// Where the application listens, if this node relays the service's connections to it. If the application's process dies, the clients of
+    /// its connections do not hear of it, and the agent does, as with a process that serves the VIP.
+    pub application: Option<SocketAddr>,
     /// How this node's own programs appear as clients of the service. `None`: their connections to the service are refused.
     pub own: Option<OwnClient>,
 }
@@ -241,6 +244,12 @@ impl Wire {
         self.map("services")
             .update(&key, &u32::from(index).to_ne_bytes(), MapFlags::ANY)
             .step(at)?;
+        if let Some(application) = service.application {
+            let key = ServiceKey::new(application.ip(), application.port()).to_bytes();
+            self.map("applications")
+                .update(&key, &u32::from(index).to_ne_bytes(), MapFlags::ANY)
+                .step(at)?;
+        }
         set_bit(&self.map("vips"), &mapped(service.address), index).step(at)?;
         let port = service.port.to_be(); // as the programs read it from the packet
         set_bit(&self.map("ports"), &u32::from(port / 64).to_ne_bytes(), port % 64).step(at)?;

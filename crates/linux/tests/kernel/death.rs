@@ -12,11 +12,12 @@ use nix::unistd::Pid;
 use proto::action::Gate;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use steadfast_linux::network::sockets;
+use steadfast_linux::wire::WireService;
 
 use crate::support::frame::FrameTap;
 use crate::support::lan::{Family, Lan, LanHost};
 use crate::support::log::LogThread;
-use crate::support::wire_on::{WireOn, options};
+use crate::support::wire_on::{WireOn, options, services};
 use crate::support::{assert_same_stream, eventually, stream};
 
 const ADDRESS: &str = "STEADFAST_TEST_SERVER";
@@ -648,4 +649,46 @@ fn a_strangers_death_is_nothing() {
     testbed.hears(b"alive", "the service");
     testbed.end(ServerExit::Order("close"));
     testbed.assert_ended("the service");
+}
+
+/// A node relays connections to an application at an address of its own, from its clients' addresses. When the application's process is
+/// killed, the agent hears of each client. When the process ends in an orderly way, it does not.
+#[test]
+fn the_death_of_a_relays_application_is_heard() {
+    let Some(lan) = Lan::new("the_death_of_a_relays_application_is_heard") else {
+        return;
+    };
+    let application = |family: Family| SocketAddr::new(lan.primary.address(family), 8081);
+    let served = services(&lan.primary).map(|service| {
+        let family = Family::BOTH
+            .into_iter()
+            .find(|of| of.vip().ip() == service.address);
+        WireService {
+            application: family.map(application),
+            ..service
+        }
+    });
+    let guard = WireOn::serving(&served, &lan.primary, &lan.backup, &options(), Gate::Primary);
+    let deaths = guard.deaths().expect("the ring");
+    for (end, family) in [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGSEGV]
+        .into_iter()
+        .flat_map(|end| Family::BOTH.map(|family| (end, family)))
+    {
+        let mut server = ServerChild::start(&lan.primary, application(family), Protocol::TCP);
+        let relay = lan.primary.connect(application(family));
+        server.obey("accept");
+        server.signal(end);
+        server.wait_for_end();
+        assert_eq!((&relay).read(&mut [0; 1]).expect("the relay hears its end"), 0);
+        let heard = deaths.take().expect("the ring").into_iter();
+        let heard: Vec<_> = heard.map(|death| (death.service, death.client)).collect();
+        let client = relay.local_addr().expect("connected");
+        let told = (end != Signal::SIGTERM).then_some((family.service(), Some(client)));
+        assert_eq!(heard, Vec::from_iter(told), "{end} {family:?}");
+        let kept: Vec<_> = told.and_then(|(_, client)| client).into_iter().collect();
+        assert_eq!(guard.dying(family.service()), kept, "{end} {family:?}");
+        guard
+            .forget_dying(family.service(), &[client])
+            .expect("forgotten, if it was there");
+    }
 }

@@ -37,6 +37,7 @@ fn load_attach_remove(name: &str, chunks_only: bool) {
             ifindex: 1,
             own_mac: [2; 6],
             crash_exit_codes: Vec::new(),
+            application: None,
             own: None,
         };
         wire.add_service(0, &service).expect("add_service");

@@ -34,6 +34,7 @@ pub fn services(host: &LanHost) -> [WireService; 2] {
         ifindex,
         own_mac: host.mac(),
         crash_exit_codes: vec![family.crash_code()],
+        application: None,
         own: Some(OwnClient {
             address: host.address(family),
             mss: 1400,
