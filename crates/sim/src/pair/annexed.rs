@@ -13,7 +13,6 @@ use super::annex::caller::SimLinkEvent;
 use super::annex::link::{LinkCall, LinkDatagram, LinkWord};
 use super::defect::Defect;
 use super::machine::Machine;
-use super::ownership::SpeakingPlace;
 use super::station::Station;
 use crate::world::Port;
 
@@ -75,7 +74,7 @@ impl Machine {
                 let (host, hosted) = (&mut self.host, &mut self.annexes.hosted);
                 Some(match hosted.restore(host, &tcp, *endpoint, output, (now, then)) {
                     Ok(()) => {
-                        self.judge.borrow_mut().on_made(SpeakingPlace::Pair, client);
+                        self.judge.borrow_mut().on_made(self.config.number, client);
                         LinkWord::Restored(client)
                     }
                     Err(reason) => LinkWord::Refused { client, reason },

@@ -752,9 +752,10 @@ impl Judge {
     }
 
     /// From now on the restored socket of a client gets the client's packets.
-    pub(super) fn on_ready(&mut self, client: SocketAddr) {
+    pub(super) fn on_ready(&mut self, node: usize, client: SocketAddr) {
         if let Some(flow) = self.flows.get_mut(&client) {
             flow.ownership.on_socket(SpeakingPlace::Pair); // it may acknowledge from now on
+            flow.ownership.on_application(node);
             let logged = flow.input_in_time.contiguous as u64;
             flow.logged_before_ready = if flow.was_reversed { 0 } else { logged };
             if flow.was_reversed {
@@ -771,6 +772,7 @@ impl Judge {
         if let Some(flow) = self.flows.get_mut(&client) {
             flow.live_at = Some(node);
             flow.ownership.on_socket(SpeakingPlace::Pair);
+            flow.ownership.on_application(node);
             flow.lent = lent.map(|epoch| (epoch, node)).or(flow.lent);
         }
     }

@@ -412,7 +412,7 @@ impl Kernel for Machine {
         };
         self.deaf.remove(&client);
         let mut judge = self.judge.borrow_mut();
-        judge.on_ready(client);
+        judge.on_ready(self.config.number, client);
         judge.on_socket(self.config.number, client);
         Ok(())
     }

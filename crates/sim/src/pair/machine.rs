@@ -531,7 +531,7 @@ impl Machine {
         let mut judge = self.judge.borrow_mut();
         judge.on_place(SpeakingPlace::Pair, &packet);
         if voice.is_alone {
-            judge.on_alone(&packet);
+            judge.on_alone(self.config.number, &packet);
         }
         judge.on_spoken(voice, &packet, is_raw);
         drop(judge);

@@ -26,27 +26,33 @@ impl Judge {
         self.annexed.1 += 1;
         self.on_socket(node, client);
         if let Some(flow) = self.flows.get_mut(&client) {
-            flow.ownership.is_unstarted = false;
+            flow.ownership.on_application(node);
         }
     }
 
     /// A node that speaks alone sends a segment of its stack.
-    pub(super) fn on_alone(&mut self, packet: &[u8]) {
+    pub(super) fn on_alone(&mut self, node: usize, packet: &[u8]) {
         let Some(segment) = self.parse(packet).filter(|segment| !segment.flags.rst) else {
             return;
         };
         let client = segment.destination;
         let flow = self.flows.get(&client);
-        if flow.is_some_and(|flow| flow.ownership.is_unstarted) {
+        if flow.is_some_and(|flow| flow.ownership.is_unstarted(node)) {
             self.violation(client, "one owner: a socket that no application has speaks");
         }
     }
 
-    /// A socket of a client was made that does not speak yet, for a move to this place.
-    pub(super) fn on_made(&mut self, place: SpeakingPlace, client: SocketAddr) {
+    /// An annex has made a socket of a client that does not speak yet.
+    pub(super) fn on_made_at_annex(&mut self, annex: usize, client: SocketAddr) {
         if let Some(flow) = self.flows.get_mut(&client) {
-            flow.ownership.on_socket(place);
-            flow.ownership.is_unstarted = place == SpeakingPlace::Pair;
+            flow.ownership.on_socket(SpeakingPlace::Annex(annex));
+        }
+    }
+
+    /// A node of the pair has made a socket of a client that does not speak yet, for a move back.
+    pub(super) fn on_made(&mut self, node: usize, client: SocketAddr) {
+        if let Some(flow) = self.flows.get_mut(&client) {
+            flow.ownership.on_unstarted(node);
         }
     }
 

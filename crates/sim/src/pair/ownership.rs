@@ -32,8 +32,8 @@ pub(super) struct Ownership {
     pub(super) annexes: BTreeSet<usize>,
     /// When no node of the pair could continue the connection any more, which an annex has.
     pub unprotected_at: Option<Instant>,
-    /// The pair's last socket was made for a move back, and no application has it yet.
-    pub(super) is_unstarted: bool,
+    /// Of each node of the pair: its last socket was made for a move back, and no application has it yet.
+    unstarted: [bool; 2],
     /// A primary sends the annex's segments through a new wire, which takes them for the primary's.
     pub(super) is_behind_wire: bool,
 }
@@ -46,9 +46,22 @@ impl Ownership {
         }
         self.made += 1;
         self.sockets.insert(place, self.made);
-        if place == SpeakingPlace::Pair {
-            self.is_unstarted = false;
-        }
+    }
+
+    /// A node of the pair has made a socket for a move back, which speaks only when it is started.
+    pub fn on_unstarted(&mut self, node: usize) {
+        self.on_socket(SpeakingPlace::Pair);
+        self.unstarted[node] = true;
+    }
+
+    /// The socket of a node of the pair is an application's, or a relay's, from now on.
+    pub const fn on_application(&mut self, node: usize) {
+        self.unstarted[node] = false;
+    }
+
+    /// Whether no application has the last socket of a node of the pair.
+    pub const fn is_unstarted(&self, node: usize) -> bool {
+        self.unstarted[node]
     }
 
     /// Whether an annex has had a socket.
@@ -72,5 +85,25 @@ impl Ownership {
             (self.spoke, self.before) = (number, released);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node has taken over what an annex had. The other node, which has stood still, makes a socket for a move back that nobody waits for.
+    #[test]
+    fn a_late_socket_of_one_node_does_not_silence_the_other() {
+        let mut ownership = Ownership::default();
+        ownership.on_socket(SpeakingPlace::Annex(0));
+        ownership.on_socket(SpeakingPlace::Pair); // the survivor's
+        ownership.on_application(1);
+        ownership.on_unstarted(0);
+        assert_eq!([0, 1].map(|node| ownership.is_unstarted(node)), [true, false]);
+        ownership.on_application(1);
+        assert!(ownership.is_unstarted(0), "the survivor starts another one");
+        ownership.on_application(0);
+        assert!(!ownership.is_unstarted(0));
     }
 }

@@ -16,7 +16,6 @@ use crate::pair::application::ApplicationFactory;
 use crate::pair::clock::NodeClock;
 use crate::pair::defect::Defect;
 use crate::pair::judge::Judge;
-use crate::pair::ownership::SpeakingPlace;
 use crate::pair::relay::SimRelay;
 use crate::tcp::TcpEndpoint;
 use crate::world::{Output, Port, SimNode};
@@ -192,8 +191,8 @@ impl AnnexStation {
                     .hosted
                     .restore(&mut self.stack, tcp, *endpoint, output, (now, then));
                 if made.is_ok() {
-                    let place = SpeakingPlace::Annex(self.config.number);
-                    self.judge.borrow_mut().on_made(place, client);
+                    let number = self.config.number;
+                    self.judge.borrow_mut().on_made_at_annex(number, client);
                 }
                 Some(answer_of(made, client, LinkWord::Restored))
             }
