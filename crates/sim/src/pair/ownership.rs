@@ -30,12 +30,14 @@ pub(super) struct Ownership {
     pub(super) before: Most,
     /// The annexes that have a socket that speaks.
     pub(super) annexes: BTreeSet<usize>,
+    /// A primary has carried the connection.
+    pub(super) was_carried: bool,
     /// When no node of the pair could continue the connection any more, which an annex has.
     pub unprotected_at: Option<Instant>,
     /// Of each node of the pair: its last socket was made for a move back, and no application has it yet.
     unstarted: [bool; 2],
-    /// A primary sends the annex's segments through a new wire, which takes them for the primary's.
-    pub(super) is_behind_wire: bool,
+    /// Packets of annexes that a primary has sent to a new wire, which takes them for the primary's, and the annexes.
+    behind_wire: BTreeMap<Vec<u8>, usize>,
 }
 
 impl Ownership {
@@ -64,6 +66,17 @@ impl Ownership {
         self.unstarted[node]
     }
 
+    /// A primary sends this packet of an annex to its wire.
+    pub fn on_behind_wire(&mut self, annex: usize, packet: &[u8]) {
+        self.behind_wire.insert(packet.to_vec(), annex);
+    }
+
+    /// The place from which the primary got a packet that it has sent to its wire.
+    pub fn place_behind_wire(&self, packet: &[u8]) -> SpeakingPlace {
+        let annex = self.behind_wire.get(packet);
+        annex.map_or(SpeakingPlace::Pair, |&annex| SpeakingPlace::Annex(annex))
+    }
+
     /// Whether an annex has had a socket.
     pub fn is_used(&self) -> bool {
         !self.sockets.is_empty()
@@ -77,8 +90,7 @@ impl Ownership {
     /// A segment of this place's last socket reaches the client. Returns an earlier socket's number, and the one that has spoken before.
     pub(super) fn on_place(&mut self, place: SpeakingPlace, released: Most) -> Result<(), (u64, u64)> {
         let number = self.sockets.get(&place).copied().unwrap_or(0);
-        let is_pair = place == SpeakingPlace::Pair;
-        if number < self.spoke && !(is_pair && self.is_behind_wire) {
+        if number < self.spoke {
             return Err((number, self.spoke));
         }
         if number > self.spoke {
