@@ -12,8 +12,7 @@ use proto::{Instant, Seq};
 
 use super::commit::{SimCommit, is_cut};
 use super::ledger::{Most, ObservedBytes, ObservedCopy, PacketSpeaker, SegmentOffsets};
-use super::one_owner::CarriedCounts;
-use super::ownership::{Ownership, SpeakingPlace};
+use super::ownership::{CarriedCounts, Ownership, SpeakingPlace};
 
 /// Maximum number of violations that are kept. Later violations are usually consequences of the first.
 const VIOLATIONS_MAX: usize = 20;

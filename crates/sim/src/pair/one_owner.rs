@@ -8,20 +8,7 @@ use proto::table::Direction;
 
 use super::judge::Judge;
 use super::ledger::{Most, PacketSpeaker};
-use super::ownership::SpeakingPlace;
-
-/// What became of connections of annexes whose wire had failed, or had lost its log.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CarriedCounts {
-    /// Segments of annexes that primaries have passed to clients.
-    pub alone: usize,
-    /// Segments of annexes that primaries have sent through new wires.
-    pub behind_wire: usize,
-    /// Segments of annexes that wires have passed after a primary had carried the same connection.
-    pub handed_over: usize,
-    /// Connections that a node took over although no node of the pair could have continued them at an earlier time: they were protected again.
-    pub protected_again: usize,
-}
+use super::ownership::{CarriedCounts, SpeakingPlace};
 
 impl Judge {
     /// From now on an annex's socket of a client speaks.

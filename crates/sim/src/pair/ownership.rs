@@ -9,6 +9,19 @@ use proto::Instant;
 
 use super::ledger::Most;
 
+/// What became of connections of annexes whose wire had failed, or had lost its log.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CarriedCounts {
+    /// Segments of annexes that primaries have passed to clients.
+    pub alone: usize,
+    /// Segments of annexes that primaries have sent through new wires.
+    pub behind_wire: usize,
+    /// Segments of annexes that wires have passed after a primary had carried the same connection.
+    pub handed_over: usize,
+    /// Connections that a node took over although no node of the pair could have continued them at an earlier time: they were protected again.
+    pub protected_again: usize,
+}
+
 /// Where a segment comes from. The rule "one voice" tells the pair's two nodes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SpeakingPlace {

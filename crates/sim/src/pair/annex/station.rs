@@ -12,7 +12,7 @@ use proto::export::Exports;
 use proto::hosting::{Having, HostGreeting};
 
 use super::hosted::{HostedSockets, StartedSocket};
-use super::link::{LinkCall, LinkDatagram, LinkId, LinkServer, LinkWord};
+use super::link::{LinkCall, LinkDatagram, LinkId, LinkServer, LinkWord, StartWord};
 use crate::host::{EndpointId, Host, HostConfig};
 use crate::pair::application::ApplicationFactory;
 use crate::pair::census::open_at;
@@ -261,20 +261,7 @@ impl AnnexStation {
                 let restored = |client| LinkWord::Restored { client, exported };
                 Some(answer_of(made, client, restored))
             }
-            LinkWord::Start(mut word) => {
-                let (client, program) = (word.client, Rc::clone(&self.config.program));
-                if self.is(Defect::ExportMisplaced)
-                    && let Some((input, _)) = &mut word.begins_at
-                {
-                    *input = *input + 1;
-                }
-                let exports = self.config.exports.then_some(&self.applications);
-                let started = self
-                    .hosted
-                    .start(&mut self.stack, now, *word, exports, move || program(client));
-                let live = started.map(|started| self.note_started(client, started));
-                Some(answer_of(live, client, LinkWord::Live))
-            }
+            LinkWord::Start(word) => Some(self.let_speak(now, *word)),
             LinkWord::Lives { .. }
             | LinkWord::Ping
             | LinkWord::Welcome { .. }
@@ -289,6 +276,22 @@ impl AnnexStation {
         if let Some(reply) = reply {
             self.server.reply(id, reply);
         }
+    }
+
+    /// Lets a socket speak. Returns the answer.
+    fn let_speak(&mut self, now: Instant, mut word: StartWord) -> LinkWord {
+        let (client, program) = (word.client, Rc::clone(&self.config.program));
+        if self.is(Defect::ExportMisplaced)
+            && let Some((input, _)) = &mut word.begins_at
+        {
+            *input = *input + 1;
+        }
+        let exports = self.config.exports.then_some(&self.applications);
+        let started = self
+            .hosted
+            .start(&mut self.stack, now, word, exports, move || program(client));
+        let live = started.map(|started| self.note_started(client, started));
+        answer_of(live, client, LinkWord::Live)
     }
 
     fn note_started(&mut self, client: SocketAddr, started: StartedSocket) {
