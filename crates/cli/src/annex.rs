@@ -397,12 +397,11 @@ impl<'a> AnnexDaemon<'a> {
                 None
             }
             request => {
-                if let AnnexRequest::Drop(client) = request {
-                    if service.hosted.host.forget(&client) {
-                        self.waiting.moved().leave(index, &[client]);
-                        end(vip, &[client]);
-                    }
-                    end_dead(&self.wire, (index, vip), client);
+                if let AnnexRequest::Drop(client) = request
+                    && service.hosted.host.forget(&client)
+                {
+                    self.waiting.moved().leave(index, &[client]);
+                    end(vip, &[client]);
                 }
                 let place = HostPlace {
                     service: index,
@@ -591,16 +590,6 @@ impl HostedService {
             let reason = why.to_owned();
             let _ = wire.send(AnnexReply::Refused { client, reason }); // fails only if the link has ended
         }
-    }
-}
-
-/// Ends a client's connection whose process has died, and lets FINs and RSTs of the client's next connection here leave again.
-fn end_dead(wire: &Wire, (index, vip): (ServiceIndex, SocketAddr), client: SocketAddr) {
-    if let Err(error) = network::sockets::destroy_dying(vip, &[client]) {
-        tracing::warn!(%error, %client, "cannot end a connection whose process has died; it is mute");
-    }
-    if let Err(error) = wire.forget_dying(index, &[client]) {
-        tracing::warn!(%error, %client, "if the connection comes back here, its end will not reach the client");
     }
 }
 

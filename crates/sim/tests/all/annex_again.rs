@@ -163,23 +163,3 @@ fn processes_of_an_annex_die() {
         (pair, complaints)
     });
 }
-
-/// A process dies on an annex when its connection leaves. The connection comes back there, and ends as any other.
-#[test]
-fn a_connection_comes_back_to_the_annex_where_its_process_has_died() {
-    let mut moved = 0;
-    let name = "annex_again::a_connection_comes_back_to_the_annex_where_its_process_has_died";
-    for_seeds(name, 0..100, |seed, _| {
-        let (mut pair, mut draw) = annexed(seed, RestartPolicy::Replay);
-        let moment = START + draw.time(100 * MS);
-        pair.migrate_to(at(moment), 0..8, GAMMA, PATIENCE);
-        let later = moment + 100 * MS + draw.time(50 * MS);
-        pair.migrate_guests(at(later), 0..8, None, PATIENCE);
-        pair.kill_annex_worker(at(later + draw.time(5 * MS)), GAMMA, 0..8);
-        pair.migrate_to(at(later + 60 * MS), 0..8, GAMMA, PATIENCE);
-        let complaints = pair.run(at(LIMIT));
-        moved += pair.judge().annexed().1;
-        (pair, complaints)
-    });
-    assert!(moved > 0, "no connection moved back");
-}
