@@ -22,7 +22,7 @@ use linux::raw::RawSender;
 use linux::repair::Pool;
 use linux::wire::{self, Deaths, Wire, WireOptions, WireService};
 use proto::action::{Gate, ServiceIndex};
-use proto::export::{ExportOutcome, Exports};
+use proto::export::Exports;
 use proto::follower::RestartPolicy;
 use proto::hosting::Having;
 use proto::restart::http::Volatile;
@@ -584,21 +584,11 @@ impl<'a> AnnexDaemon<'a> {
 }
 
 impl HostedService {
-    /// Sends the wire the parts of snapshots that are due. Without a wire nobody keeps snapshots. If its link has just failed, the calls wait for
-    /// the next one.
+    /// Sends the wire the parts of snapshots that are due.
     fn send_snapshots(&mut self, now: proto::Instant) {
-        self.exports.handle_timeout(now);
-        let host = &self.hosted.host;
-        self.exports
-            .finish_unless(|client| host.has(client), &ExportOutcome::Moved);
-        if self.hosted.host.is_carried() {
-            let why = "the wire has failed".to_owned();
-            self.exports.finish_all(&ExportOutcome::NotKept(why));
-        }
-        let Some(wire) = self.wire.as_ref().filter(|_| self.hosted.host.is_linked()) else {
-            return;
-        };
-        while let Some(part) = self.exports.poll_part(now) {
+        let parts = self.hosted.host.poll_parts(now, &mut self.exports);
+        let Some(wire) = &self.wire else { return };
+        for part in parts {
             let _ = wire.send(AnnexReply::Part(part)); // fails only if the link has ended
         }
     }

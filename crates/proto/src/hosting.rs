@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Instant;
+use crate::export::{ExportOutcome, Exports, SnapshotPart};
 
 /// If the link of a primary that carries connections ends, its next agent has this time to begin another one, before a wire that does not know of
 /// the connections may end them.
@@ -215,6 +216,24 @@ impl AnnexHost {
         self.started.iter().copied().collect()
     }
 
+    /// The parts of exported states that this node sends over the link at `now`. The states of connections that have moved away are not sent. While
+    /// the primary carries, nobody keeps snapshots. If the link has just failed, the states wait for the next one.
+    pub fn poll_parts(&self, now: Instant, exports: &mut Exports) -> Vec<SnapshotPart> {
+        exports.handle_timeout(now);
+        exports.finish_unless(|client| self.has(client), &ExportOutcome::Moved);
+        if self.is_carried {
+            let why = "the wire has failed".to_owned();
+            exports.finish_all(&ExportOutcome::NotKept(why));
+        }
+        let mut parts = Vec::new();
+        while self.is_linked
+            && let Some(part) = exports.poll_part(now)
+        {
+            parts.push(part);
+        }
+        parts
+    }
+
     /// This node stops. From now on it keeps nothing for a primary that asks.
     pub const fn stop(&mut self) {
         self.stops = true;
@@ -224,6 +243,8 @@ impl AnnexHost {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Seq;
+    use crate::export::ExportPlace;
 
     fn client(port: u16) -> SocketAddr {
         ([10, 0, 0, 1], port).into()
@@ -331,6 +352,32 @@ mod tests {
         assert!(host.check(at(11), &wire(7, 0, &[])).is_ok());
         assert_eq!(host.take_list(&primary(6, u64::MAX)), [], "the same epoch");
         assert_eq!(host.take_list(&primary(7, u64::MAX)), [client(1), client(2)]);
+    }
+
+    #[test]
+    fn states_are_sent_to_a_wire_while_their_connections_live_here() {
+        let mut host = hosting();
+        let mut exports = Exports::new(at(0));
+        let place = ExportPlace {
+            input: Seq(1),
+            output: Seq(1),
+        };
+        for (call, port) in [(1, 1), (2, 2), (3, 3)] {
+            exports.begin(at(1), (call, true), client(port), place, [1].into());
+        }
+        let parts = host.poll_parts(at(1), &mut exports);
+        let clients: Vec<_> = parts.iter().map(|part| part.client).collect();
+        assert_eq!(clients, [client(1), client(2)]);
+        assert_eq!(exports.poll_outcome(), Some((vec![3], ExportOutcome::Moved)));
+
+        host.on_link_end(at(1), 1);
+        exports.begin(at(2), (4, true), client(1), place, [2].into());
+        assert_eq!(host.poll_parts(at(2), &mut exports), [], "there is no link");
+        assert_eq!(exports.poll_outcome(), None, "there may be one soon");
+        host.obey(2, &primary(6, 7));
+        assert_eq!(host.poll_parts(at(2), &mut exports), []);
+        let outcomes: Vec<_> = std::iter::from_fn(|| exports.poll_outcome()).collect();
+        assert_eq!(outcomes.len(), 3, "nobody keeps them: {outcomes:?}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Service, ServiceInput};
+use super::{BrokenRule, Service, ServiceInput};
 use crate::Instant;
 use crate::action::{AnnexStep, OperatorReport, ServiceAction, ServiceBeat};
 use crate::annex::{AnnexId, MovingConnection, ServingNode};
@@ -114,6 +114,9 @@ impl Service {
     pub(super) fn may_adopt(&mut self, client: SocketAddr) -> bool {
         if self.annexes.place(&client) != ServingNode::Primary {
             return false;
+        }
+        if self.broken == Some(BrokenRule::AdoptMoving) {
+            return true;
         }
         if let Some(MovingConnection { to: node, .. }) = self.annexes.give_back(client) {
             self.actions

@@ -362,6 +362,8 @@ pub enum BrokenRule {
     DecideMute,
     /// The silence of the other node's agent counts as death, although that node's kernel answers.
     ClaimInDoubt,
+    /// A connection of a dead process is taken over although it is on its way to an annex.
+    AdoptMoving,
 }
 
 impl Service {

@@ -1,6 +1,7 @@
 //! The part of a station in connections of annexes (docs/annex.md): as a wire, as a primary that carries, and as a primary to which
 //! connections move back. The daemon's `annexed` does the same on a real node.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use agent::Kernel as _;
@@ -13,7 +14,6 @@ use super::annex::caller::SimLinkEvent;
 use super::annex::link::{LinkCall, LinkDatagram, LinkWord};
 use super::defect::Defect;
 use super::machine::Machine;
-use super::ownership::SpeakingPlace;
 use super::station::Station;
 use crate::world::Port;
 
@@ -62,8 +62,8 @@ impl Machine {
         due.map(|due| due.max(self.agent.paused_until))
     }
 
-    /// Carries out a call of the peer's wire about a socket. Returns the answer.
-    fn answer_wire(&mut self, now: Instant, word: LinkWord) -> Option<LinkWord> {
+    /// Carries out a call of the peer's wire about a socket. `exported`: the number of this node's latest snapshot. Returns the answer.
+    fn answer_wire(&mut self, now: Instant, word: LinkWord, exported: u64) -> Option<LinkWord> {
         match word {
             LinkWord::Restore {
                 endpoint,
@@ -75,8 +75,8 @@ impl Machine {
                 let (host, hosted) = (&mut self.host, &mut self.annexes.hosted);
                 Some(match hosted.restore(host, &tcp, *endpoint, output, (now, then)) {
                     Ok(()) => {
-                        self.judge.borrow_mut().on_made(SpeakingPlace::Pair, client);
-                        LinkWord::Restored(client)
+                        self.judge.borrow_mut().on_made(self.config.number, client);
+                        LinkWord::Restored { client, exported }
                     }
                     Err(reason) => LinkWord::Refused { client, reason },
                 })
@@ -84,7 +84,8 @@ impl Machine {
             LinkWord::Start(word) => {
                 let (client, program) = (word.client, Rc::clone(&self.config.program));
                 let (host, hosted) = (&mut self.host, &mut self.annexes.hosted);
-                let started = hosted.start(host, now, *word, move || program(client));
+                let exports = self.config.exports().then_some(&self.exports);
+                let started = hosted.start(host, now, *word, exports, move || program(client));
                 Some(match started {
                     Ok(started) => {
                         self.annexes.hosted.host.forget(&client); // it is an ordinary connection of this primary
@@ -103,12 +104,17 @@ impl Machine {
             LinkWord::Hello(_)
             | LinkWord::TakeBack(_)
             | LinkWord::Lives { .. }
+            | LinkWord::Ask(_)
+            | LinkWord::Receipt(_)
             | LinkWord::Ping
-            | LinkWord::Welcome(_)
-            | LinkWord::Restored(_)
+            | LinkWord::Welcome { .. }
+            | LinkWord::Superseded
+            | LinkWord::Restored { .. }
             | LinkWord::Refused { .. }
             | LinkWord::Dropped(_)
-            | LinkWord::Live(_) => None,
+            | LinkWord::Live(_)
+            | LinkWord::Told(_)
+            | LinkWord::Part(_) => None,
         }
     }
 }
@@ -139,9 +145,10 @@ impl Station {
 
     fn hear_of_annex(&mut self, node: ServingNode, event: SimLinkEvent) -> Vec<ServiceInput> {
         vec![match event {
-            SimLinkEvent::Up(has) => {
+            SimLinkEvent::Up { has, carries } => {
                 if node == ServingNode::Primary {
                     self.machine.annexes.links.tell_primary();
+                    self.machine.annexes.links.expect(carries);
                 }
                 return self.core.service(0).on_link(node, has).collect();
             }
@@ -150,15 +157,24 @@ impl Station {
                 ServiceInput::AnnexIsUp { node, is_up }
             }
             SimLinkEvent::Reply(LinkWord::Dropped(client)) => ServiceInput::DroppedAt { client, node },
-            SimLinkEvent::Reply(LinkWord::Restored(client)) => ServiceInput::RestoredAt {
+            SimLinkEvent::Reply(LinkWord::Restored { client, exported }) => ServiceInput::RestoredAt {
                 client,
                 node,
-                exported: 0,
+                exported,
             },
             SimLinkEvent::Reply(LinkWord::Refused { client, reason }) => {
                 ServiceInput::RefusedAt { client, node, reason }
             }
-            SimLinkEvent::Reply(_) => return Vec::new(),
+            SimLinkEvent::Reply(word) => {
+                let Some(annex) = node.annex() else {
+                    return Vec::new();
+                };
+                match word {
+                    LinkWord::Told(told) => ServiceInput::ToldAt { annex, told },
+                    LinkWord::Part(part) => ServiceInput::PartAt { annex, part },
+                    _ => return Vec::new(),
+                }
+            }
         }]
     }
 
@@ -171,7 +187,13 @@ impl Station {
             LinkWord::Hello(greeting) => {
                 machine.annexes.hosted.take_list(&mut machine.host, &greeting);
                 machine.annexes.hosted.host.obey(link, &greeting);
-                Some(LinkWord::Welcome(Vec::new()))
+                // A client's SYN ends a carried connection in the kernel only.
+                let there: BTreeSet<_> = machine.annexed().into_iter().map(|(client, _)| client).collect();
+                let carries = self.core.service(0).guests();
+                Some(LinkWord::Welcome {
+                    has: Vec::new(),
+                    carries: carries.filter(|(client, _)| there.contains(client)).collect(),
+                })
             }
             _ if !machine.annexes.hosted.host.obeys(link) => return,
             LinkWord::Lives { places, is_all } => {
@@ -185,7 +207,7 @@ impl Station {
                 client: endpoint.client,
                 reason: "the other node is not the primary".to_owned(),
             }),
-            word => machine.answer_wire(now, word),
+            word => machine.answer_wire(now, word, self.core.service(0).exported()),
         };
         if let Some(reply) = reply {
             machine.annexes.server.reply(id, reply);

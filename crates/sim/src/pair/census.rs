@@ -10,6 +10,8 @@ use proto::census::{CensusPage, PAGE_MAX, PageQuery};
 
 use super::machine::{AGENTS, Machine, PEER};
 use super::thread::{AgentDatagram, AgentMessage};
+use crate::host::Host;
+use crate::tcp::TcpEndpoint;
 use crate::world::Output;
 
 impl Machine {
@@ -51,20 +53,25 @@ impl Machine {
 
     /// The stack's connections that are open both ways, by client.
     fn open(&self, now: Instant) -> BTreeMap<SocketAddr, Terms> {
-        let terms = |endpoint: &crate::tcp::TcpEndpoint| {
-            let told = endpoint.export(now).ok()?;
-            let scale = told.window_scale.map(|scale| (scale.send, scale.receive));
-            let terms = Terms {
-                mss: told.mss,
-                window_scale: scale,
-                sack: told.sack,
-                timestamps: told.timestamp.is_some(),
-                microseconds: false,
-            };
-            Some((endpoint.remote(), terms))
-        };
-        let endpoints = self.host.endpoints().map(|(_, endpoint)| endpoint);
-        let ours = endpoints.filter(|endpoint| endpoint.local() == self.vip);
-        ours.filter_map(terms).collect()
+        open_at(&self.host, self.vip, now)
     }
+}
+
+/// The connections of a stack's server at `vip` that are open both ways, by client.
+pub(super) fn open_at(stack: &Host, vip: SocketAddr, now: Instant) -> BTreeMap<SocketAddr, Terms> {
+    let terms = |endpoint: &TcpEndpoint| {
+        let told = endpoint.export(now).ok()?;
+        let scale = told.window_scale.map(|scale| (scale.send, scale.receive));
+        let terms = Terms {
+            mss: told.mss,
+            window_scale: scale,
+            sack: told.sack,
+            timestamps: told.timestamp.is_some(),
+            microseconds: false,
+        };
+        Some((endpoint.remote(), terms))
+    };
+    let endpoints = stack.endpoints().map(|(_, endpoint)| endpoint);
+    let ours = endpoints.filter(|endpoint| endpoint.local() == vip);
+    ours.filter_map(terms).collect()
 }

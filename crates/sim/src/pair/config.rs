@@ -152,6 +152,7 @@ impl SimPairConfig {
             vip: vip(),
             host: self.host(vip().ip(), &self.server_tcp),
             program: self.program(node, ledger),
+            exports: self.policy == RestartPolicy::Snapshot,
             cost: self.costs.restore,
             ahead: Duration::from_secs(100 * node),
             defect: self.defect,

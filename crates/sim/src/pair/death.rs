@@ -1,5 +1,6 @@
 //! Processes of the application that die, and the packets that their kernel sends for them.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use proto::Instant;
@@ -136,29 +137,9 @@ impl Machine {
         self.judge.borrow_mut().on_sockets_lost(number, &clients);
     }
 
-    /// Does what the egress guard does: a dying socket's data passes without the FIN, and the socket's other segments are dropped (`None`).
-    /// Other sockets' packets pass unchanged.
+    /// Does what the egress guard does ([`silence`]).
     pub(super) fn silence_death(&self, packet: Vec<u8>) -> Option<Vec<u8>> {
-        let segment = Segment::parse(&packet, Checksum::Trusted).ok()?;
-        if !self.dying.contains(&segment.destination) {
-            return Some(packet);
-        }
-        // Drops every RST, a FIN without data, and every later segment without data: its sequence number is past the FIN, which the client
-        // never gets.
-        if segment.flags.rst || segment.payload.is_empty() {
-            return None;
-        }
-        if !segment.flags.fin {
-            return Some(packet);
-        }
-        let quiet = Segment {
-            flags: Flags {
-                fin: false,
-                ..segment.flags
-            },
-            ..segment
-        };
-        Some(quiet.emit())
+        silence(&self.dying, packet)
     }
 
     /// Removes all sockets. Sends nothing.
@@ -180,4 +161,29 @@ impl Machine {
         let number = self.config.number;
         self.judge.borrow_mut().on_sockets_lost(number, &clients);
     }
+}
+
+/// Does what the egress guard does: a dying socket's data passes without the FIN, and the socket's other segments are dropped (`None`).
+/// Other sockets' packets pass unchanged.
+pub(super) fn silence(dying: &BTreeSet<SocketAddr>, packet: Vec<u8>) -> Option<Vec<u8>> {
+    let segment = Segment::parse(&packet, Checksum::Trusted).ok()?;
+    if !dying.contains(&segment.destination) {
+        return Some(packet);
+    }
+    // Drops every RST, a FIN without data, and every later segment without data: its sequence number is past the FIN, which the client
+    // never gets.
+    if segment.flags.rst || segment.payload.is_empty() {
+        return None;
+    }
+    if !segment.flags.fin {
+        return Some(packet);
+    }
+    let quiet = Segment {
+        flags: Flags {
+            fin: false,
+            ..segment.flags
+        },
+        ..segment
+    };
+    Some(quiet.emit())
 }

@@ -90,6 +90,16 @@ pub enum Defect {
     LeaveUndropped,
     /// An annex gives a primary connections although it does not know the take-back of which the primary has heard.
     ForgetTakeBack,
+    /// An annex obeys a new wire that does not know of all connections that the primary carries.
+    ObeyUnknowing,
+    /// An annex tells a new wire terms of handshakes without window scaling and timestamps.
+    ForgetTerms,
+    /// The application of an annex counts its input from one byte too late when it exports its state.
+    ExportMisplaced,
+    /// An annex does not tell its wire that the process of a connection has died.
+    HideDeaths,
+    /// A wire takes a connection of a dead process although the connection is on its way to an annex.
+    AdoptMoving,
 }
 
 impl Defect {
@@ -122,7 +132,7 @@ impl Defect {
     ];
 
     /// Defects of moves to annexes and back.
-    pub const ANNEX: [Self; 8] = [
+    pub const ANNEX: [Self; 13] = [
         Self::MoveUnreserved,
         Self::KeepDropped,
         Self::KeepUnknown,
@@ -131,6 +141,11 @@ impl Defect {
         Self::SpeakUnheard,
         Self::LeaveUndropped,
         Self::ForgetTakeBack,
+        Self::ObeyUnknowing,
+        Self::ForgetTerms,
+        Self::ExportMisplaced,
+        Self::HideDeaths,
+        Self::AdoptMoving,
     ];
 
     /// All other defects of a node.

@@ -30,6 +30,11 @@ impl SimExports {
         self.0.borrow_mut().calls.pop_front()
     }
 
+    /// Whether there is a call for the agent.
+    pub fn has_calls(&self) -> bool {
+        !self.0.borrow().calls.is_empty()
+    }
+
     /// Notes the outcome of calls.
     pub fn finish(&self, outcome: &ExportOutcome) {
         self.0.borrow_mut().kept += u64::from(*outcome == ExportOutcome::Kept);

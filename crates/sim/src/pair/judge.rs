@@ -12,7 +12,7 @@ use proto::{Instant, Seq};
 
 use super::commit::{SimCommit, is_cut};
 use super::ledger::{Most, ObservedBytes, ObservedCopy, PacketSpeaker, SegmentOffsets};
-use super::ownership::{Ownership, SpeakingPlace};
+use super::ownership::{CarriedCounts, Ownership, SpeakingPlace};
 
 /// Maximum number of violations that are kept. Later violations are usually consequences of the first.
 const VIOLATIONS_MAX: usize = 20;
@@ -72,6 +72,8 @@ pub struct Judge {
     resets: Vec<(Instant, SocketAddr)>,
     /// Number of sockets that began to speak on annexes, and on the primary after a move back.
     pub(super) annexed: (usize, usize),
+    /// What became of connections of annexes without a wire.
+    pub(super) carried: CarriedCounts,
 }
 
 /// One connection, from its SYN on.
@@ -236,6 +238,14 @@ impl WatchedConnection {
         self.was_lent_in_vain = true;
     }
 
+    /// Whether a node of the pair can continue the connection.
+    pub(super) fn is_held(&self, is_wire: [bool; 2], copies: &[Option<ObservedCopy>; 2]) -> bool {
+        (0..2).any(|node| {
+            let has_state = || Judge::is_covered(copies[node].as_ref(), self.heard[node]);
+            self.sockets[node] || self.logs[node] && is_wire[node] && has_state()
+        })
+    }
+
     /// Notes if no node can continue the connection.
     pub(super) fn look_for_holders(
         &mut self,
@@ -243,10 +253,7 @@ impl WatchedConnection {
         is_wire: [bool; 2],
         copies: &[Option<ObservedCopy>; 2],
     ) {
-        let is_held = (0..2).any(|node| {
-            let has_state = || Judge::is_covered(copies[node].as_ref(), self.heard[node]);
-            self.sockets[node] || self.logs[node] && is_wire[node] && has_state()
-        });
+        let is_held = self.is_held(is_wire, copies);
         if !is_held && self.ownership.is_on_annex() {
             self.ownership.unprotected_at.get_or_insert(now);
         } else if !is_held {
@@ -305,6 +312,12 @@ impl Judge {
             moments: Vec::new(),
             resets: Vec::new(),
             annexed: (0, 0),
+            carried: CarriedCounts {
+                alone: 0,
+                behind_wire: 0,
+                handed_over: 0,
+                protected_again: 0,
+            },
         }
     }
 
@@ -752,9 +765,10 @@ impl Judge {
     }
 
     /// From now on the restored socket of a client gets the client's packets.
-    pub(super) fn on_ready(&mut self, client: SocketAddr) {
+    pub(super) fn on_ready(&mut self, node: usize, client: SocketAddr) {
         if let Some(flow) = self.flows.get_mut(&client) {
             flow.ownership.on_socket(SpeakingPlace::Pair); // it may acknowledge from now on
+            flow.ownership.on_application(node);
             let logged = flow.input_in_time.contiguous as u64;
             flow.logged_before_ready = if flow.was_reversed { 0 } else { logged };
             if flow.was_reversed {
@@ -770,7 +784,9 @@ impl Judge {
     pub(super) fn on_live(&mut self, node: usize, client: SocketAddr, lent: Option<u64>) {
         if let Some(flow) = self.flows.get_mut(&client) {
             flow.live_at = Some(node);
+            self.carried.protected_again += usize::from(flow.ownership.unprotected_at.is_some());
             flow.ownership.on_socket(SpeakingPlace::Pair);
+            flow.ownership.on_application(node);
             flow.lent = lent.map(|epoch| (epoch, node)).or(flow.lent);
         }
     }

@@ -10,7 +10,7 @@ use proto::action::{Gate, OperatorReport, ServiceIndex};
 use proto::annex::{AnnexId, ServingNode};
 use proto::connection::{Cap, Connection, Endpoint as Known, OutputEnd};
 use proto::export::{ExportOutcome, PartReceipt};
-use proto::follower::{Restart, RestartPolicy};
+use proto::follower::Restart;
 use proto::node::Node;
 use proto::restart::prefix::{KeptInput, PrefixAnswer, PrefixAsk};
 use proto::role::Role;
@@ -143,7 +143,7 @@ impl Machine {
     }
 
     /// Number of snapshots that the peer has kept for this machine, and of states that applications have imported, since its boot.
-    pub(crate) fn snapshot_counts(&self) -> (u64, u64) {
+    pub fn snapshot_counts(&self) -> (u64, u64) {
         self.exports.counts()
     }
 
@@ -412,7 +412,7 @@ impl Kernel for Machine {
         };
         self.deaf.remove(&client);
         let mut judge = self.judge.borrow_mut();
-        judge.on_ready(client);
+        judge.on_ready(self.config.number, client);
         judge.on_socket(self.config.number, client);
         Ok(())
     }
@@ -508,12 +508,11 @@ impl Kernel for Machine {
                 return;
             }
         };
-        if matches!(adoption.plan, RelayPlan::Replay(_, _, Some(_))) {
+        if adoption.imports() {
             self.exports.note_import();
         }
         let (program, client) = (Rc::clone(&self.config.program), endpoint.client);
-        let has_exports = self.config.core.services[0].table.policy == RestartPolicy::Snapshot;
-        let exports = begins_at.filter(|_| has_exports);
+        let exports = begins_at.filter(|_| self.config.exports());
         let exports =
             exports.map(|begins_at| ConnectionExports::new(self.exports.clone(), client, begins_at));
         let keeps = self.config.core.services[0].table.keep_input
@@ -565,6 +564,7 @@ impl Kernel for Machine {
             client: endpoint.client,
             late: late.flatten().copied().collect(),
             is_quiet: connection.is_quiet(endpoint),
+            begins_at: begins_at(connection),
             adoption: serde_json::to_string(&adoption).map_err(|error| error.to_string())?,
         };
         self.annexes.links.send(node, LinkWord::Start(Box::new(word)));
@@ -582,9 +582,17 @@ impl Kernel for Machine {
         self.annexes.links.send(node, LinkWord::Drop(client));
     }
 
-    fn ask_annex(&mut self, _: ServiceIndex, _: AnnexId, _: Vec<SocketAddr>) {}
+    fn ask_annex(&mut self, _: ServiceIndex, annex: AnnexId, clients: Vec<SocketAddr>) {
+        self.annexes
+            .links
+            .send(ServingNode::Annex(annex), LinkWord::Ask(clients));
+    }
 
-    fn answer_part(&mut self, _: ServiceIndex, _: AnnexId, _: PartReceipt) {}
+    fn answer_part(&mut self, _: ServiceIndex, annex: AnnexId, receipt: PartReceipt) {
+        self.annexes
+            .links
+            .send(ServingNode::Annex(annex), LinkWord::Receipt(receipt));
+    }
 
     fn open_replica(&mut self, _: ServiceIndex, id: ConnectionId, client: SocketAddr) -> Result<(), String> {
         if self.is_server_dead {

@@ -95,6 +95,13 @@ pub struct StationConfig {
     pub annexes: usize,
 }
 
+impl StationConfig {
+    /// Whether the application exports its states.
+    pub(super) fn exports(&self) -> bool {
+        self.core.services[0].table.policy == RestartPolicy::Snapshot
+    }
+}
+
 /// What a machine has to do with annexes (docs/annex.md).
 pub(super) struct AnnexSide {
     /// The agent's links to annexes, and to the primary.
@@ -531,7 +538,7 @@ impl Machine {
         let mut judge = self.judge.borrow_mut();
         judge.on_place(SpeakingPlace::Pair, &packet);
         if voice.is_alone {
-            judge.on_alone(&packet);
+            judge.on_alone(self.config.number, &packet);
         }
         judge.on_spoken(voice, &packet, is_raw);
         drop(judge);
@@ -656,12 +663,19 @@ impl Machine {
             return self.agent.wake(now + self.config.nap);
         }
         let is_reversed = self.wire.gate().0 == Gate::Primary;
+        let place = match side {
+            WireSide::Annex(annex) => SpeakingPlace::Annex(annex),
+            WireSide::Clients | WireSide::Peer => judge.place_of_peer(&packet),
+        };
         let mut packet = match direction {
             Direction::In => packet,
             Direction::Out => self.wire.withhold(packet),
         };
         if !is_reversed && direction == Direction::Out {
-            judge.on_place(place_of(side), &packet);
+            judge.on_place(place, &packet);
+            if side != WireSide::Peer {
+                judge.on_passed_for_annex(&packet);
+            }
         }
         if !is_reversed || direction == Direction::In {
             judge.on_released(self.voice_of_primary(), direction, &packet);
@@ -701,7 +715,7 @@ impl Machine {
                 Port(ANNEXES.0 + annex)
             }
             _ if has_wire => {
-                judge.on_behind_wire(&packet);
+                judge.on_behind_wire(annex, &packet);
                 PEER
             }
             _ if self.until.is_some_and(|until| now >= until) => return,
@@ -757,14 +771,6 @@ impl Machine {
     }
 }
 
-/// The place from which a wire got a packet.
-const fn place_of(side: WireSide) -> SpeakingPlace {
-    match side {
-        WireSide::Annex(annex) => SpeakingPlace::Annex(annex),
-        WireSide::Clients | WireSide::Peer => SpeakingPlace::Pair,
-    }
-}
-
 /// A stack on which the application listens.
 fn started(config: &StationConfig, vip: SocketAddr, seed: u64, exports: &SimExports) -> Host {
     let mut host = Host::new(config.host.clone(), seed);
@@ -774,8 +780,7 @@ fn started(config: &StationConfig, vip: SocketAddr, seed: u64, exports: &SimExpo
 
 fn listen(host: &mut Host, config: &StationConfig, vip: SocketAddr, exports: &SimExports) {
     let (program, pace) = (Rc::clone(&config.program), config.pace);
-    let has_exports = config.core.services[0].table.policy == RestartPolicy::Snapshot;
-    let exports = has_exports.then(|| exports.clone());
+    let exports = config.exports().then(|| exports.clone());
     host.listen(vip.port(), move |client| {
         let exports = exports.clone().map(|exports| (exports, client));
         Box::new(Served::new(program(client), pace, exports))

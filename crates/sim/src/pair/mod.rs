@@ -58,6 +58,7 @@ pub use config::{SimPairConfig, vip};
 pub use defect::Defect;
 pub use judge::Judge;
 pub use machine::{Machine, StationConfig};
+pub use ownership::CarriedCounts;
 pub use relay::{RelayEnding, SimRelay};
 pub use spill::FullLogPolicy;
 pub use state_sync::SimStateSync;

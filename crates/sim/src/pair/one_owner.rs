@@ -8,7 +8,7 @@ use proto::table::Direction;
 
 use super::judge::Judge;
 use super::ledger::{Most, PacketSpeaker};
-use super::ownership::SpeakingPlace;
+use super::ownership::{CarriedCounts, SpeakingPlace};
 
 impl Judge {
     /// From now on an annex's socket of a client speaks.
@@ -16,7 +16,6 @@ impl Judge {
         self.annexed.0 += 1;
         if let Some(flow) = self.flows.get_mut(&client) {
             flow.ownership.annexes.insert(annex);
-            flow.ownership.is_behind_wire = false;
             flow.look_for_holders(self.now, self.is_wire, &self.copies);
         }
     }
@@ -26,27 +25,40 @@ impl Judge {
         self.annexed.1 += 1;
         self.on_socket(node, client);
         if let Some(flow) = self.flows.get_mut(&client) {
-            flow.ownership.is_unstarted = false;
+            flow.ownership.on_application(node);
         }
     }
 
     /// A node that speaks alone sends a segment of its stack.
-    pub(super) fn on_alone(&mut self, packet: &[u8]) {
+    pub(super) fn on_alone(&mut self, node: usize, packet: &[u8]) {
         let Some(segment) = self.parse(packet).filter(|segment| !segment.flags.rst) else {
             return;
         };
         let client = segment.destination;
         let flow = self.flows.get(&client);
-        if flow.is_some_and(|flow| flow.ownership.is_unstarted) {
+        if flow.is_some_and(|flow| flow.ownership.is_unstarted(node)) {
             self.violation(client, "one owner: a socket that no application has speaks");
         }
     }
 
-    /// A socket of a client was made that does not speak yet, for a move to this place.
-    pub(super) fn on_made(&mut self, place: SpeakingPlace, client: SocketAddr) {
+    /// A wire passes an annex's segment, which has come from the annex directly.
+    pub(super) fn on_passed_for_annex(&mut self, packet: &[u8]) {
+        let client = self.parse(packet).map(|segment| segment.destination);
+        let flow = client.and_then(|client| self.flows.get(&client));
+        self.carried.handed_over += usize::from(flow.is_some_and(|flow| flow.ownership.was_carried));
+    }
+
+    /// An annex has made a socket of a client that does not speak yet.
+    pub(super) fn on_made_at_annex(&mut self, annex: usize, client: SocketAddr) {
         if let Some(flow) = self.flows.get_mut(&client) {
-            flow.ownership.on_socket(place);
-            flow.ownership.is_unstarted = place == SpeakingPlace::Pair;
+            flow.ownership.on_socket(SpeakingPlace::Annex(annex));
+        }
+    }
+
+    /// A node of the pair has made a socket of a client that does not speak yet, for a move back.
+    pub(super) fn on_made(&mut self, node: usize, client: SocketAddr) {
+        if let Some(flow) = self.flows.get_mut(&client) {
+            flow.ownership.on_unstarted(node);
         }
     }
 
@@ -56,6 +68,17 @@ impl Judge {
             if client.is_none_or(|client| client == *of) && flow.ownership.annexes.remove(&annex) {
                 flow.look_for_holders(self.now, self.is_wire, &self.copies);
             }
+        }
+    }
+
+    /// An annex ends its socket of a client by order, or because a node that greets it does not name the client. If no other node has the
+    /// connection, a single failure does not excuse that.
+    pub(super) fn on_annex_dropped(&mut self, annex: usize, client: SocketAddr) {
+        if let Some(flow) = self.flows.get_mut(&client)
+            && flow.ownership.annexes.remove(&annex)
+            && !flow.is_held(self.is_wire, &self.copies)
+        {
+            flow.ownership.unprotected_at.get_or_insert(self.now);
         }
     }
 
@@ -96,16 +119,36 @@ impl Judge {
     /// A primary that speaks alone passes an annex's segment to the client.
     pub(super) fn on_carried(&mut self, annex: usize, voice: PacketSpeaker, packet: &[u8]) {
         self.on_place(SpeakingPlace::Annex(annex), packet);
+        let client = self.parse(packet).map(|segment| segment.destination);
+        if let Some(flow) = client.and_then(|client| self.flows.get_mut(&client)) {
+            flow.ownership.was_carried = true;
+            self.carried.alone += 1;
+        }
         self.note(Direction::Out, packet);
         self.on_released(voice, Direction::Out, packet);
     }
 
     /// A primary passes an annex's segment to its wire, which takes it for the primary's.
-    pub(super) fn on_behind_wire(&mut self, packet: &[u8]) {
+    pub(super) fn on_behind_wire(&mut self, annex: usize, packet: &[u8]) {
         let client = self.parse(packet).map(|segment| segment.destination);
         if let Some(flow) = client.and_then(|client| self.flows.get_mut(&client)) {
-            flow.ownership.is_behind_wire = true;
+            flow.ownership.on_behind_wire(annex, packet);
+            self.carried.behind_wire += 1;
         }
+    }
+
+    /// The place of a packet that a wire gets from its primary.
+    pub(super) fn place_of_peer(&self, packet: &[u8]) -> SpeakingPlace {
+        let client = self.parse(packet).map(|segment| segment.destination);
+        let flow = client.and_then(|client| self.flows.get(&client));
+        flow.map_or(SpeakingPlace::Pair, |flow| {
+            flow.ownership.place_behind_wire(packet)
+        })
+    }
+
+    /// What became of connections of annexes without a wire.
+    pub const fn carried(&self) -> CarriedCounts {
+        self.carried
     }
 
     /// Number of connections that annexes have started, and that moved back from annexes to the primary.

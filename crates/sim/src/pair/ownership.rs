@@ -9,6 +9,19 @@ use proto::Instant;
 
 use super::ledger::Most;
 
+/// What became of connections of annexes whose wire had failed, or had lost its log.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CarriedCounts {
+    /// Segments of annexes that primaries have passed to clients.
+    pub alone: usize,
+    /// Segments of annexes that primaries have sent through new wires.
+    pub behind_wire: usize,
+    /// Segments of annexes that wires have passed after a primary had carried the same connection.
+    pub handed_over: usize,
+    /// Connections that a node took over although no node of the pair could have continued them at an earlier time: they were protected again.
+    pub protected_again: usize,
+}
+
 /// Where a segment comes from. The rule "one voice" tells the pair's two nodes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SpeakingPlace {
@@ -30,12 +43,14 @@ pub(super) struct Ownership {
     pub(super) before: Most,
     /// The annexes that have a socket that speaks.
     pub(super) annexes: BTreeSet<usize>,
+    /// A primary has carried the connection.
+    pub(super) was_carried: bool,
     /// When no node of the pair could continue the connection any more, which an annex has.
     pub unprotected_at: Option<Instant>,
-    /// The pair's last socket was made for a move back, and no application has it yet.
-    pub(super) is_unstarted: bool,
-    /// A primary sends the annex's segments through a new wire, which takes them for the primary's.
-    pub(super) is_behind_wire: bool,
+    /// Of each node of the pair: its last socket was made for a move back, and no application has it yet.
+    unstarted: [bool; 2],
+    /// Packets of annexes that a primary has sent to a new wire, which takes them for the primary's, and the annexes.
+    behind_wire: BTreeMap<Vec<u8>, usize>,
 }
 
 impl Ownership {
@@ -46,9 +61,33 @@ impl Ownership {
         }
         self.made += 1;
         self.sockets.insert(place, self.made);
-        if place == SpeakingPlace::Pair {
-            self.is_unstarted = false;
-        }
+    }
+
+    /// A node of the pair has made a socket for a move back, which speaks only when it is started.
+    pub fn on_unstarted(&mut self, node: usize) {
+        self.on_socket(SpeakingPlace::Pair);
+        self.unstarted[node] = true;
+    }
+
+    /// The socket of a node of the pair is an application's, or a relay's, from now on.
+    pub const fn on_application(&mut self, node: usize) {
+        self.unstarted[node] = false;
+    }
+
+    /// Whether no application has the last socket of a node of the pair.
+    pub const fn is_unstarted(&self, node: usize) -> bool {
+        self.unstarted[node]
+    }
+
+    /// A primary sends this packet of an annex to its wire.
+    pub fn on_behind_wire(&mut self, annex: usize, packet: &[u8]) {
+        self.behind_wire.insert(packet.to_vec(), annex);
+    }
+
+    /// The place from which the primary got a packet that it has sent to its wire.
+    pub fn place_behind_wire(&self, packet: &[u8]) -> SpeakingPlace {
+        let annex = self.behind_wire.get(packet);
+        annex.map_or(SpeakingPlace::Pair, |&annex| SpeakingPlace::Annex(annex))
     }
 
     /// Whether an annex has had a socket.
@@ -64,13 +103,32 @@ impl Ownership {
     /// A segment of this place's last socket reaches the client. Returns an earlier socket's number, and the one that has spoken before.
     pub(super) fn on_place(&mut self, place: SpeakingPlace, released: Most) -> Result<(), (u64, u64)> {
         let number = self.sockets.get(&place).copied().unwrap_or(0);
-        let is_pair = place == SpeakingPlace::Pair;
-        if number < self.spoke && !(is_pair && self.is_behind_wire) {
+        if number < self.spoke {
             return Err((number, self.spoke));
         }
         if number > self.spoke {
             (self.spoke, self.before) = (number, released);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node has taken over what an annex had. The other node, which has stood still, makes a socket for a move back that nobody waits for.
+    #[test]
+    fn a_late_socket_of_one_node_does_not_silence_the_other() {
+        let mut ownership = Ownership::default();
+        ownership.on_socket(SpeakingPlace::Annex(0));
+        ownership.on_socket(SpeakingPlace::Pair); // the survivor's
+        ownership.on_application(1);
+        ownership.on_unstarted(0);
+        assert_eq!([0, 1].map(|node| ownership.is_unstarted(node)), [true, false]);
+        ownership.on_application(1);
+        assert!(ownership.is_unstarted(0), "the survivor starts another one");
+        ownership.on_application(0);
+        assert!(!ownership.is_unstarted(0));
     }
 }

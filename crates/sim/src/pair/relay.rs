@@ -59,6 +59,13 @@ pub(super) struct RelayAdoption {
     pub sent_before: u64,
 }
 
+impl RelayAdoption {
+    /// Whether the program goes on from an imported state.
+    pub const fn imports(&self) -> bool {
+        matches!(self.plan, RelayPlan::Replay(_, _, Some(_)))
+    }
+}
+
 /// How a relayed connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RelayEnding {

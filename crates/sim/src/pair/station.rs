@@ -39,6 +39,7 @@ fn core_of(config: &StationConfig, core: NodeConfig, now: Instant) -> Core {
     let broken = match config.defect {
         Some(Defect::DecideMute) => Some(BrokenRule::DecideMute),
         Some(Defect::ClaimInDoubt) => Some(BrokenRule::ClaimInDoubt),
+        Some(Defect::AdoptMoving) => Some(BrokenRule::AdoptMoving),
         _ => None,
     };
     if let Some(rule) = broken {

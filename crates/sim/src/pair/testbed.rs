@@ -280,6 +280,40 @@ impl SimPair {
         });
     }
 
+    /// Kills the processes of these connections on an annex at `at`.
+    pub fn kill_annex_worker(
+        &mut self,
+        at: Instant,
+        number: usize,
+        connections: impl IntoIterator<Item = usize>,
+    ) {
+        let clients: Vec<_> = connections.into_iter().map(Self::client_of).collect();
+        let annex = self.annexes[number].0;
+        self.world.at(at, move |world| {
+            world.with(annex, |annex: &mut AnnexStation, now| {
+                annex.kill_worker(now, &clients)
+            });
+        });
+    }
+
+    /// Kills the backup's agent at `at`. A new agent starts at `restart`.
+    pub fn kill_backup_agent(&mut self, at: Instant, restart: Instant) {
+        let backup = self.backup;
+        self.world.at(at, move |world| {
+            world.with(backup, |backup: &mut Station, now| {
+                backup.kill_agent(now, restart)
+            });
+        });
+    }
+
+    /// The configured backup loses power at `at` and boots at `back`.
+    pub fn fail_backup_and_return(&mut self, at: Instant, back: Instant) {
+        self.world.run_until(at);
+        self.fail_backup();
+        self.world.run_until(back);
+        self.boot(self.backup);
+    }
+
     /// Cuts a cable at `at` and mends it at `mended`.
     pub fn cut(&mut self, cable: CableId, at: Instant, mended: Instant) {
         self.world.at(at, move |world| world.set_up(cable, false));

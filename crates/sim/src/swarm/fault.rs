@@ -77,11 +77,13 @@ pub enum FaultKind {
     AnnexPause,
     /// The cable between an annex and one node is cut, or both of the annex's cables.
     AnnexCut,
+    /// The processes of some connections on an annex are killed.
+    AnnexWorker,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::Crash,
         Self::Agent,
         Self::Pause,
@@ -110,6 +112,7 @@ impl FaultKind {
         Self::AnnexAgent,
         Self::AnnexPause,
         Self::AnnexCut,
+        Self::AnnexWorker,
     ];
 
     /// Number of kinds, from the first of `ALL` on, that may happen in any run. The faults of paths, `Network` and the faults of annexes are
@@ -117,12 +120,13 @@ impl FaultKind {
     const ANYWHERE: usize = Self::ALL.len() - Self::PATHS.len() - 1 - Self::ANNEX.len();
 
     /// Faults of runs with annexes.
-    pub const ANNEX: [Self; 5] = [
+    pub const ANNEX: [Self; 6] = [
         Self::AnnexMove,
         Self::AnnexCrash,
         Self::AnnexAgent,
         Self::AnnexPause,
         Self::AnnexCut,
+        Self::AnnexWorker,
     ];
 
     /// Faults of paths.
@@ -159,6 +163,7 @@ impl FaultKind {
             Self::AnnexAgent => "annex-agent",
             Self::AnnexPause => "annex-pause",
             Self::AnnexCut => "annex-cut",
+            Self::AnnexWorker => "annex-worker",
         }
     }
 }
@@ -281,6 +286,7 @@ impl PlannedFault {
             FaultKind::AnnexCrash | FaultKind::AnnexAgent | FaultKind::AnnexPause | FaultKind::AnnexCut => {
                 self.fail_annex(pair, until)
             }
+            FaultKind::AnnexWorker => self.kill_annex_worker(pair, connections),
         }
     }
 
@@ -337,6 +343,17 @@ impl PlannedFault {
             }
             _ => Vec::new(),
         }
+    }
+
+    fn kill_annex_worker(&self, pair: &mut SimPair, connections: usize) -> Vec<Mend> {
+        let annex = self.annex(pair).map(|number| pair.annexes[number].0);
+        if let Some(id) = annex.filter(|id| pair.world.is_powered(*id)) {
+            let clients = self.some_clients(connections);
+            pair.world.with(id, |annex: &mut AnnexStation, now| {
+                annex.kill_worker(now, &clients);
+            });
+        }
+        Vec::new()
     }
 
     fn order_migrate(&self, pair: &mut SimPair, id: NodeId, connections: usize) -> Vec<Mend> {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fault::FaultKind;
 use super::phase::PairPhase;
+use crate::pair::CarriedCounts;
 
 /// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +62,8 @@ pub struct RunOutcome {
     pub migrated: usize,
     /// Number of connections that annexes have started, and that moved back from annexes to the primary.
     pub annexed: (usize, usize),
+    /// What became of connections of annexes without a wire.
+    pub carried: CarriedCounts,
     /// Number of packets that wires have passed unlogged, as the machines have counted since their last boot.
     pub unlogged: u64,
     /// Simulated time of the run.

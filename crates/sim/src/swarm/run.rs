@@ -143,6 +143,7 @@ impl<'a> SwarmRun<'a> {
         };
         verdict::judge(self.scenario, &self.pair, failures, seen, &mut outcome);
         outcome.annexed = self.pair.judge().annexed();
+        outcome.carried = self.pair.judge().carried();
         outcome.time = self.now().since(Instant::ZERO);
         for station in self.pair.stations() {
             let (kept, imported) = station.machine().snapshot_counts();

@@ -60,7 +60,8 @@ pub struct Scenario {
     /// How the server's state is copied, if it is. Only with [`RestartPolicy::Replica`], and not with `opaque`.
     #[serde(default)]
     pub state_sync: Option<SimStateSync>,
-    /// Number of annexes, at most two. They take connections only with [`RestartPolicy::Http`] and [`RestartPolicy::Replay`].
+    /// Number of annexes, at most two. They take connections only with [`RestartPolicy::Http`], [`RestartPolicy::Replay`] and
+    /// [`RestartPolicy::Snapshot`].
     #[serde(default, skip_serializing_if = "is_zero")]
     pub annexes: usize,
 }
@@ -248,6 +249,21 @@ impl Scenario {
         }
         while (self.faults.len() as u64) < FAULTS_MIN {
             self.faults.push(story::one_more_beside_annexes(draw));
+        }
+        self.draw_states_and_workers();
+    }
+
+    /// In a quarter of the runs with annexes, the applications export their states. In some, a fault is replaced by the death of processes on
+    /// an annex. These draws have a seed of their own, so that they do not change the run's other draws.
+    fn draw_states_and_workers(&mut self) {
+        let mut draw = Draw::new(self.seed ^ 0xa44e_7e50_0002_5eed);
+        if draw.chance(0.25) {
+            self.policy = RestartPolicy::Snapshot;
+        }
+        if draw.chance(0.2) {
+            let last = self.faults.len() as u64 - 1;
+            let index = usize::try_from(1 + draw.below(last)).expect("few faults");
+            self.faults[index].kind = FaultKind::AnnexWorker; // the first one is a move
         }
     }
 

@@ -99,7 +99,8 @@ const fn silenced_by(fault: &PlannedFault) -> Option<Where> {
         | FaultKind::AnnexCrash
         | FaultKind::AnnexAgent
         | FaultKind::AnnexPause
-        | FaultKind::AnnexCut => None,
+        | FaultKind::AnnexCut
+        | FaultKind::AnnexWorker => None,
     }
 }
 

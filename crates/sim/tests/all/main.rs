@@ -1,6 +1,7 @@
 //! All tests of the simulator in one program, which is linked once. `cargo test -p steadfast-sim --test all takeover::` runs one file.
 
 mod annex;
+mod annex_again;
 mod census;
 mod close;
 mod halr;

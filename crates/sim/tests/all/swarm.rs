@@ -28,6 +28,25 @@ fn a_short_swarm_breaks_no_promise() {
     }
 }
 
+/// SEED is the first seed, and SEEDS the number of runs.
+#[test]
+#[ignore = "takes minutes"]
+fn a_long_swarm_breaks_no_promise() {
+    let number = |variable, default| {
+        let text = std::env::var(variable).ok();
+        text.map_or(default, |text| text.parse().expect("a number"))
+    };
+    let first = number("SEED", 1_000);
+    let mut broken = 0;
+    for seed in first..first + number("SEEDS", 1_000) {
+        if let Some(violation) = play(&Scenario::draw(seed)).violations.first() {
+            println!("seed {seed}: {violation:?}");
+            broken += 1;
+        }
+    }
+    assert_eq!(broken, 0, "steadfast-lab replay --seed N");
+}
+
 /// Commit mode `pr`: copies of the output may be lost, and the survivor generates the output again.
 #[test]
 fn a_short_swarm_past_the_wire_breaks_no_promise() {

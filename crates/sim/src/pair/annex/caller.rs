@@ -32,8 +32,13 @@ pub(in crate::pair) const fn number_of(annex: AnnexId) -> usize {
 /// What a link says to the agent.
 #[derive(Debug)]
 pub(in crate::pair) enum SimLinkEvent {
-    /// The node is there, with the connections of these clients.
-    Up(Vec<SocketAddr>),
+    /// The node is there.
+    Up {
+        /// The clients whose connections it has.
+        has: Vec<SocketAddr>,
+        /// Of the primary: what it carries, and for which annexes.
+        carries: Vec<(SocketAddr, AnnexId)>,
+    },
     /// The node is not there any more.
     Down,
     /// An answer.
@@ -71,6 +76,8 @@ pub(in crate::pair) struct CallerLinks {
     nodes: Vec<CalledNode>,
     /// Where connections live.
     guests: BTreeMap<SocketAddr, AnnexId>,
+    /// What the primary carries: the annexes are to give it to this wire.
+    carried: BTreeMap<SocketAddr, AnnexId>,
     events: VecDeque<(ServingNode, SimLinkEvent)>,
     closing: Vec<Output>,
 }
@@ -97,6 +104,7 @@ impl CallerLinks {
             greeting: None,
             nodes: nodes.collect(),
             guests: guests.into_iter().collect(),
+            carried: BTreeMap::new(),
             events: VecDeque::new(),
             closing: Vec::new(),
         }
@@ -137,6 +145,7 @@ impl CallerLinks {
     pub fn note_guest(&mut self, client: SocketAddr, node: ServingNode) {
         let (places, is_all) = (vec![(client, node.annex())], false);
         self.send(ServingNode::Primary, LinkWord::Lives { places, is_all });
+        self.carried.remove(&client);
         match node {
             ServingNode::Primary => self.guests.remove(&client),
             ServingNode::Annex(annex) => self.guests.insert(client, annex),
@@ -148,6 +157,11 @@ impl CallerLinks {
         if self.guests.get(&client).copied() == node.annex() {
             self.guests.remove(&client);
         }
+    }
+
+    /// The primary carries these connections: the next links name them, so that their annexes obey this wire.
+    pub fn expect(&mut self, carried: Vec<(SocketAddr, AnnexId)>) {
+        self.carried = carried.into_iter().collect();
     }
 
     /// Tells the primary where all connections live.
@@ -174,20 +188,26 @@ impl CallerLinks {
         let (CallPhase::Greeting(end, _) | CallPhase::Up(end)) = &mut called.phase else {
             return;
         };
+        let mut is_superseded = false;
         for word in end.on_datagram(now, datagram) {
-            self.events.push_back((
-                node,
-                match word {
-                    LinkWord::Welcome(has) => SimLinkEvent::Up(has),
-                    word => SimLinkEvent::Reply(word),
-                },
-            ));
+            let event = match word {
+                LinkWord::Welcome { has, carries } => SimLinkEvent::Up { has, carries },
+                LinkWord::Superseded => {
+                    is_superseded = true;
+                    continue;
+                }
+                word => SimLinkEvent::Reply(word),
+            };
+            self.events.push_back((node, event));
         }
         if let CallPhase::Greeting(..) = called.phase
-            && let Some((_, SimLinkEvent::Up(_))) = self.events.iter().rev().find(|(of, _)| *of == node)
+            && let Some((_, SimLinkEvent::Up { .. })) = self.events.iter().rev().find(|(of, _)| *of == node)
             && let CallPhase::Greeting(end, _) = std::mem::replace(&mut called.phase, CallPhase::Idle(now))
         {
             called.phase = CallPhase::Up(end);
+        }
+        if is_superseded {
+            self.end(now, node); // it obeys another node
         }
     }
 
@@ -234,7 +254,7 @@ impl CallerLinks {
                         caller: self.station,
                         number: self.agent << 32 | self.count,
                     };
-                    let own = self.guests.iter();
+                    let own = self.guests.iter().chain(&self.carried);
                     let own = own.filter(|(_, annex)| called.node == ServingNode::Annex(**annex));
                     let own: Vec<_> = own.map(|(&client, _)| client).collect();
                     let mut end = AnnexLinkEnd::new(now, id, false);

@@ -12,6 +12,7 @@ use proto::takeover::{output_max, wake_from};
 use super::link::StartWord;
 use crate::host::{EndpointId, Host};
 use crate::pair::application::SimApplication;
+use crate::pair::exports::{ConnectionExports, SimExports};
 use crate::pair::relay::{RelayAdoption, SimRelay};
 use crate::tcp::{Restore, RestoreWindow, TcpConfig, TcpEndpoint, WindowScale};
 
@@ -89,12 +90,13 @@ impl HostedSockets {
         Ok(())
     }
 
-    /// Lets a socket speak, and gives it to a relay, which starts a program with `program`.
+    /// Lets a socket speak, and gives it to a relay, which starts a program with `program`. With `exports`, the program exports its state.
     pub fn start(
         &mut self,
         stack: &mut Host,
         now: Instant,
         word: StartWord,
+        exports: Option<&SimExports>,
         program: impl FnOnce() -> Box<dyn SimApplication> + 'static,
     ) -> Result<StartedSocket, String> {
         let WaitingSocket {
@@ -107,7 +109,11 @@ impl HostedSockets {
             .ok_or("its socket was not made")?;
         let adoption: RelayAdoption =
             serde_json::from_str(&word.adoption).map_err(|error| error.to_string())?;
-        stack.with(now, socket, |socket| socket.feed(&word.late));
+        // The client's packets may have reached the socket before the wire has read them in its log.
+        let has = stack.endpoint(socket).map(TcpEndpoint::receive_next);
+        let came = has.map_or(0, |has| has.distance_from(endpoint.receive_next));
+        let late = word.late.get(usize::try_from(came).unwrap_or(0)..);
+        stack.with(now, socket, |socket| socket.feed(late.unwrap_or_default()));
         let mut packets = Vec::new();
         if !word.is_quiet {
             let has = stack.endpoint(socket).map(TcpEndpoint::receive_next);
@@ -119,7 +125,13 @@ impl HostedSockets {
         if !word.is_quiet {
             made.probe();
         }
-        let relay = SimRelay::new(now, adoption, None, program);
+        let exports = exports.zip(word.begins_at).map(|(exports, begins_at)| {
+            if adoption.imports() {
+                exports.note_import();
+            }
+            ConnectionExports::new(exports.clone(), word.client, begins_at)
+        });
+        let relay = SimRelay::new(now, adoption, exports, program);
         let socket = stack.adopt(now, made, Box::new(relay));
         self.host.on_started(word.client);
         Ok(StartedSocket { socket, packets })

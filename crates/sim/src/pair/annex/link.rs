@@ -6,8 +6,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use proto::Instant;
+use proto::Seq;
 use proto::annex::AnnexId;
+use proto::census::ClientTerms;
 use proto::connection::Endpoint as Known;
+use proto::export::{PartReceipt, SnapshotPart};
 use proto::hosting::HostGreeting;
 use serde::{Deserialize, Serialize};
 
@@ -52,18 +55,37 @@ pub(in crate::pair) enum LinkWord {
         places: Vec<(SocketAddr, Option<AnnexId>)>,
         is_all: bool,
     },
+    /// To an annex: what are the terms of the connections of these clients?
+    Ask(Vec<SocketAddr>),
+    /// To an annex: where its snapshot stands.
+    Receipt(PartReceipt),
     /// The caller lives.
     Ping,
-    /// The answer to `Hello`: the clients whose connections the sender has.
-    Welcome(Vec<SocketAddr>),
+    /// The answer to `Hello`.
+    Welcome {
+        /// The clients whose connections the sender has.
+        has: Vec<SocketAddr>,
+        /// From the primary: what it carries, and for which annexes.
+        carries: Vec<(SocketAddr, AnnexId)>,
+    },
+    /// The receiver is not obeyed any more: another node has begun a link.
+    Superseded,
     /// The socket is made.
-    Restored(SocketAddr),
+    Restored {
+        client: SocketAddr,
+        /// The number of the latest snapshot that the sender has exported.
+        exported: u64,
+    },
     /// The connection cannot be had, or is lost.
     Refused { client: SocketAddr, reason: String },
     /// There is no socket of this client any more.
     Dropped(SocketAddr),
     /// The socket speaks.
     Live(SocketAddr),
+    /// The answer to `Ask`.
+    Told(Vec<ClientTerms>),
+    /// A part of a snapshot that an annex's application has exported.
+    Part(SnapshotPart),
 }
 
 /// Lets a socket speak.
@@ -73,6 +95,8 @@ pub(in crate::pair) struct StartWord {
     /// The input that was logged since the socket was made.
     pub late: Vec<u8>,
     pub is_quiet: bool,
+    /// The sequence numbers in the client's streams at which the application begins, for its exports.
+    pub begins_at: Option<(Seq, Seq)>,
     /// A `RelayAdoption`, as JSON.
     pub adoption: String,
 }

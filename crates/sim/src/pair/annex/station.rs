@@ -1,22 +1,26 @@
 //! A simulated annex: its stack and application, its gate, and its process, which does what `steadfast annex` does.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use proto::Instant;
+use proto::census::ClientTerms;
+use proto::export::Exports;
 use proto::hosting::{Having, HostGreeting};
 
 use super::hosted::{HostedSockets, StartedSocket};
-use super::link::{LinkCall, LinkDatagram, LinkId, LinkServer, LinkWord};
+use super::link::{LinkCall, LinkDatagram, LinkId, LinkServer, LinkWord, StartWord};
 use crate::host::{EndpointId, Host, HostConfig};
 use crate::pair::application::ApplicationFactory;
+use crate::pair::census::open_at;
 use crate::pair::clock::NodeClock;
+use crate::pair::death::silence;
 use crate::pair::defect::Defect;
+use crate::pair::exports::SimExports;
 use crate::pair::judge::Judge;
-use crate::pair::ownership::SpeakingPlace;
 use crate::pair::relay::SimRelay;
 use crate::tcp::TcpEndpoint;
 use crate::world::{Output, Port, SimNode};
@@ -32,6 +36,8 @@ pub(in crate::pair) struct AnnexConfig {
     pub vip: SocketAddr,
     pub host: HostConfig,
     pub program: ApplicationFactory,
+    /// Whether the application exports its states.
+    pub exports: bool,
     /// Time that the process takes to answer a message.
     pub cost: Duration,
     /// Time by which the annex's clock is ahead of the world's time.
@@ -53,6 +59,14 @@ pub struct AnnexStation {
     /// The link on which it says what it has lost.
     wire: Option<LinkId>,
     relayed: Vec<EndpointId>,
+    /// Calls of applications that export their states.
+    applications: SimExports,
+    /// The states on their way to the wire.
+    exports: Exports,
+    /// Clients of connections whose process has died. The annex's process does not know it yet.
+    deaths: Vec<SocketAddr>,
+    /// Clients whose sockets have lost their process here. The guard drops the FINs and RSTs of these sockets.
+    dying: BTreeSet<SocketAddr>,
     outputs: VecDeque<Output>,
     /// Packets of links that the process has not read.
     inbox: Vec<(Port, LinkDatagram)>,
@@ -84,6 +98,10 @@ impl AnnexStation {
             leads_to: None,
             wire: None,
             relayed: Vec::new(),
+            applications: SimExports::default(),
+            exports: Exports::new(now),
+            deaths: Vec::new(),
+            dying: BTreeSet::new(),
             outputs: VecDeque::new(),
             inbox: Vec::new(),
             due: now,
@@ -114,8 +132,32 @@ impl AnnexStation {
         let until = self.clock.read(until);
         self.outputs.extend(self.server.die());
         self.inbox.clear();
+        self.applications.clear();
         self.hosted.drop_restoring(&mut self.stack);
         self.starts_at = Some(self.starts_at.map_or(until, |at| at.max(until)));
+    }
+
+    /// Kills the processes of connections. No FIN and no RST of theirs leaves the annex.
+    pub(crate) fn kill_worker(&mut self, now: Instant, clients: &[SocketAddr]) {
+        let now = self.clock.read(now);
+        for client in clients.iter().filter(|client| self.hosted.host.has(client)) {
+            let socket = self.stack.find(self.config.vip, *client);
+            if let Some((endpoint, _)) = socket.and_then(|id| self.stack.take(id)) {
+                let nobody = Box::new(|_: Instant, _: &mut TcpEndpoint| None);
+                let id = self.stack.adopt(now, endpoint, nobody);
+                self.dying.insert(*client);
+                self.stack.with(now, id, TcpEndpoint::shutdown);
+                self.deaths.push(*client);
+                let number = self.config.number;
+                self.judge.borrow_mut().on_annex_lost(number, Some(*client));
+            }
+        }
+        self.work(now);
+    }
+
+    /// Number of snapshots that the wire has kept for this annex, and of states that applications have imported, since its boot.
+    pub fn snapshot_counts(&self) -> (u64, u64) {
+        self.applications.counts()
     }
 
     /// Number of connections that live here.
@@ -130,6 +172,10 @@ impl AnnexStation {
         self.end_all();
         self.hosted = HostedSockets::default();
         self.server = LinkServer::default();
+        self.applications.clear();
+        self.exports = Exports::new(now);
+        self.deaths.clear();
+        self.wire = None;
         self.due = now;
     }
 
@@ -140,6 +186,7 @@ impl AnnexStation {
         let ids: Vec<_> = self.stack.endpoints().map(|(id, _)| id).collect();
         ids.into_iter().for_each(|id| drop(self.stack.take(id)));
         self.relayed.clear();
+        self.dying.clear();
         self.judge.borrow_mut().on_annex_lost(self.config.number, None);
     }
 
@@ -150,7 +197,16 @@ impl AnnexStation {
                 self.stack.with(now, id, TcpEndpoint::abort);
             }
             let number = self.config.number;
-            self.judge.borrow_mut().on_annex_lost(number, Some(client));
+            self.judge.borrow_mut().on_annex_dropped(number, client);
+        }
+    }
+
+    /// Removes a client's socket whose process has died, and lets FINs and RSTs of the client's next one leave.
+    fn drop_dying(&mut self, client: SocketAddr) {
+        if self.dying.remove(&client)
+            && let Some(id) = self.stack.find(self.config.vip, client)
+        {
+            self.stack.take(id);
         }
     }
 
@@ -176,10 +232,16 @@ impl AnnexStation {
             }
             LinkWord::Drop(client) => {
                 self.hosted.drop_one(&mut self.stack, &client);
+                self.drop_dying(client);
                 if !self.is(Defect::KeepDropped) && self.hosted.host.forget(&client) {
                     self.end(now, &[client]);
                 }
                 Some(LinkWord::Dropped(client))
+            }
+            LinkWord::Ask(clients) => Some(LinkWord::Told(self.terms_of(now, clients))),
+            LinkWord::Receipt(receipt) => {
+                self.exports.on_receipt(now, &receipt);
+                None
             }
             LinkWord::Restore {
                 endpoint,
@@ -192,30 +254,44 @@ impl AnnexStation {
                     .hosted
                     .restore(&mut self.stack, tcp, *endpoint, output, (now, then));
                 if made.is_ok() {
-                    let place = SpeakingPlace::Annex(self.config.number);
-                    self.judge.borrow_mut().on_made(place, client);
+                    let number = self.config.number;
+                    self.judge.borrow_mut().on_made_at_annex(number, client);
                 }
-                Some(answer_of(made, client, LinkWord::Restored))
+                let exported = self.exports.last_number();
+                let restored = |client| LinkWord::Restored { client, exported };
+                Some(answer_of(made, client, restored))
             }
-            LinkWord::Start(word) => {
-                let (client, program) = (word.client, Rc::clone(&self.config.program));
-                let started = self
-                    .hosted
-                    .start(&mut self.stack, now, *word, move || program(client));
-                let live = started.map(|started| self.note_started(client, started));
-                Some(answer_of(live, client, LinkWord::Live))
-            }
+            LinkWord::Start(word) => Some(self.let_speak(now, *word)),
             LinkWord::Lives { .. }
             | LinkWord::Ping
-            | LinkWord::Welcome(_)
-            | LinkWord::Restored(_)
+            | LinkWord::Welcome { .. }
+            | LinkWord::Superseded
+            | LinkWord::Restored { .. }
             | LinkWord::Refused { .. }
             | LinkWord::Dropped(_)
-            | LinkWord::Live(_) => None,
+            | LinkWord::Live(_)
+            | LinkWord::Told(_)
+            | LinkWord::Part(_) => None,
         };
         if let Some(reply) = reply {
             self.server.reply(id, reply);
         }
+    }
+
+    /// Lets a socket speak. Returns the answer.
+    fn let_speak(&mut self, now: Instant, mut word: StartWord) -> LinkWord {
+        let (client, program) = (word.client, Rc::clone(&self.config.program));
+        if self.is(Defect::ExportMisplaced)
+            && let Some((input, _)) = &mut word.begins_at
+        {
+            *input = *input + 1;
+        }
+        let exports = self.config.exports.then_some(&self.applications);
+        let started = self
+            .hosted
+            .start(&mut self.stack, now, word, exports, move || program(client));
+        let live = started.map(|started| self.note_started(client, started));
+        answer_of(live, client, LinkWord::Live)
     }
 
     fn note_started(&mut self, client: SocketAddr, started: StartedSocket) {
@@ -234,7 +310,9 @@ impl AnnexStation {
         (id, link): (LinkId, u64),
         greeting: &HostGreeting,
     ) -> Option<LinkWord> {
-        self.hosted.host.check(now, greeting).ok()?;
+        if !self.is(Defect::ObeyUnknowing) {
+            self.hosted.host.check(now, greeting).ok()?;
+        }
         let is_carried = greeting.having == Having::Asked;
         if is_carried && self.is(Defect::ForgetTakeBack) {
             self.hosted.host.on_take_back(greeting.take_back);
@@ -248,16 +326,29 @@ impl AnnexStation {
         while let Some(Output::Transmit { packet, .. }) = self.stack.poll_output(now) {
             self.speak(packet); // RSTs, which go to the node that passed packets before
         }
-        if self.leads_to.is_some_and(|before| before != id.caller) {
-            self.leads_to = None;
-            if !is_carried {
-                self.end_all();
-            }
-        }
         self.leads_to = Some(id.caller);
-        self.wire = Some(id);
+        if let Some(before) = self.wire.replace(id) {
+            self.server.reply(before, LinkWord::Superseded);
+        }
         self.hosted.host.obey(link, greeting);
-        Some(LinkWord::Welcome(self.hosted.host.clients()))
+        Some(LinkWord::Welcome {
+            has: self.hosted.host.clients(),
+            carries: Vec::new(),
+        })
+    }
+
+    /// The terms of these clients' connections.
+    fn terms_of(&self, now: Instant, clients: Vec<SocketAddr>) -> Vec<ClientTerms> {
+        let open = open_at(&self.stack, self.config.vip, now);
+        let mut terms: Vec<_> = clients
+            .into_iter()
+            .map(|client| (client, open.get(&client).copied()))
+            .collect();
+        if self.is(Defect::ForgetTerms) {
+            let known = terms.iter_mut().filter_map(|(_, terms)| terms.as_mut());
+            known.for_each(|terms| (terms.window_scale, terms.timestamps) = (None, false));
+        }
+        terms
     }
 
     /// Sends a packet of the local stack or of a raw socket.
@@ -275,12 +366,49 @@ impl AnnexStation {
             .hosted
             .host
             .retain(|client| stack.find(vip, *client).is_some());
-        let wire = self.wire.filter(|_| self.hosted.host.is_carried());
-        for client in gone {
-            if let Some(wire) = wire {
-                let reason = "it has ended".to_owned();
-                self.server.reply(wire, LinkWord::Refused { client, reason });
+        let Some(wire) = self.wire.filter(|_| !gone.is_empty()) else {
+            return;
+        };
+        if self.hosted.host.is_carried() {
+            gone.into_iter()
+                .for_each(|client| self.lose(client, "it has ended"));
+        } else {
+            let told = gone.into_iter().map(|client| (client, None)).collect();
+            self.server.reply(wire, LinkWord::Told(told));
+        }
+    }
+
+    /// Tells the wire that this node does not have a connection any more.
+    fn lose(&mut self, client: SocketAddr, why: &str) {
+        if let Some(wire) = self.wire {
+            let reason = why.to_owned();
+            self.server.reply(wire, LinkWord::Refused { client, reason });
+        }
+    }
+
+    /// Tells the wire which connections have lost their process here.
+    fn tell_deaths(&mut self) {
+        for client in std::mem::take(&mut self.deaths) {
+            if self.hosted.host.forget(&client) && !self.is(Defect::HideDeaths) {
+                self.lose(client, "its process has died");
             }
+        }
+    }
+
+    /// Takes the states that applications export, and sends the wire the parts that are due.
+    fn send_snapshots(&mut self, now: Instant) {
+        while let Some(call) = self.applications.take() {
+            let number = (call.call, call.waits);
+            self.exports
+                .begin(now, number, call.client, call.place, call.state);
+        }
+        let parts = self.hosted.host.poll_parts(now, &mut self.exports);
+        if let Some(wire) = self.wire {
+            let parts = parts.into_iter().map(LinkWord::Part);
+            parts.for_each(|part| self.server.reply(wire, part));
+        }
+        while let Some((_, outcome)) = self.exports.poll_outcome() {
+            self.applications.finish(&outcome);
         }
     }
 
@@ -312,6 +440,8 @@ impl AnnexStation {
             self.due = now + self.config.cost;
             self.answer(now, call);
         }
+        self.tell_deaths();
+        self.send_snapshots(now);
         if now >= self.tidy_at {
             self.tidy(now);
         }
@@ -360,7 +490,9 @@ impl SimNode for AnnexStation {
         while let Some(output) = self.stack.poll_output(now) {
             match (output, self.leads_to.map(Port)) {
                 (Output::Transmit { packet, .. }, Some(port)) => {
-                    return Some(Output::Transmit { port, packet });
+                    if let Some(packet) = silence(&self.dying, packet) {
+                        return Some(Output::Transmit { port, packet });
+                    }
                 }
                 (Output::Transmit { .. }, None) => {}
                 (note @ Output::Note(_), _) => return Some(note),
@@ -375,9 +507,17 @@ impl SimNode for AnnexStation {
             Some(at)
         } else {
             let calls = self.server.has_calls().then_some(self.due);
+            let is_told = self.applications.has_calls() || !self.deaths.is_empty();
+            let exports = is_told.then_some(self.paused_until);
+            let exports = exports.into_iter().chain(self.exports.poll_timeout());
             let unread = (!self.inbox.is_empty()).then_some(self.paused_until);
             let links = self.server.poll_timeout().into_iter().chain(unread);
-            let due = calls.into_iter().chain(links).chain([self.tidy_at]).min();
+            let due = calls
+                .into_iter()
+                .chain(links)
+                .chain(exports)
+                .chain([self.tidy_at])
+                .min();
             due.map(|due| due.max(self.paused_until))
         };
         let due = self.stack.poll_timeout().into_iter().chain(process).min();
