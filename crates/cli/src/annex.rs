@@ -22,6 +22,7 @@ use linux::raw::RawSender;
 use linux::repair::Pool;
 use linux::wire::{self, Deaths, Wire, WireOptions, WireService};
 use proto::action::{Gate, ServiceIndex};
+use proto::annex::{AnnexId, ServingNode};
 use proto::export::Exports;
 use proto::follower::RestartPolicy;
 use proto::hosting::Having;
@@ -35,6 +36,7 @@ use crate::daemon::relay::{RelayService, RelayedConnections};
 use crate::daemon::servers::listeners_of;
 use crate::daemon::snapshots::{self, SnapshotPlace, SnapshotService, WaitingExports};
 use crate::keepers::Keepers;
+use crate::registry::registrar::{Registrar, Registration};
 use crate::wakeup::Wakeup;
 
 /// The longest sleep of the loop.
@@ -119,6 +121,8 @@ struct AnnexDaemon<'a> {
     services: Vec<HostedService>,
     /// Calls of applications that export their state.
     waiting: WaitingExports,
+    /// Its key in the registry.
+    registration: Option<Registration>,
 }
 
 /// What others want of an annex.
@@ -140,15 +144,20 @@ pub fn run(file: &AnnexFile) -> anyhow::Result<()> {
     let stop = wakeup
         .on_signals(&[signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])
         .context("catching signals")?;
+    let registry = file.registry.as_ref();
+    let registrar = registry.map(|settings| Registrar::new(file, settings));
+    let registrar = registrar.transpose().context("reading the files of [registry]")?;
     remove_leftovers(file)?;
     let mut annex = AnnexDaemon::set_up(file)?;
     let listener = TcpListener::bind(file.listen).with_context(|| format!("listening at {}", file.listen))?;
     let wake: WakeAgent = Arc::new(wakeup.waker());
-    let links = host::serve(listener, file.key.clone(), wake).context("starting a thread")?;
+    let own = ServingNode::Annex(AnnexId::of(&file.name));
+    let links = host::serve((listener, own), file.key.clone(), wake).context("starting a thread")?;
     let (control, asker, local) = ControlServer::open(&file.state_dir, wakeup.waker())?;
     let calls = AnnexInbox { links, local };
     let snapshots = snapshots::serve(annex.snapshot_place(), &asker, &annex.waiting)?;
     std::fs::write(file.state_dir.join(MARK), "").context("marking the state directory")?;
+    annex.registration = registrar.map(Registration::start).transpose()?;
     tracing::info!(annex = file.name, listen = %file.listen, "ready");
     let mut tidied = Instant::now();
     while !stop.load(Ordering::Relaxed) {
@@ -160,8 +169,11 @@ pub fn run(file: &AnnexFile) -> anyhow::Result<()> {
         wakeup.wait(&[annex.deaths.as_fd()], LOOK);
         wakeup.clear();
     }
+    if let Some(registration) = &mut annex.registration {
+        registration.leave();
+    }
     annex.give_back(&calls, &wakeup);
-    drop((control, snapshots));
+    drop((control, snapshots, annex.registration.take()));
     annex.tear_down()?;
     std::fs::remove_file(file.state_dir.join(MARK)).context("removing the mark of the state directory")?;
     tracing::info!("stopped; the network is as it was found");
@@ -276,6 +288,7 @@ impl<'a> AnnexDaemon<'a> {
             raw: RawSender::open().context("opening raw sockets")?,
             services: services.collect(),
             waiting: WaitingExports::default(),
+            registration: None,
         })
     }
 

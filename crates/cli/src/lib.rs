@@ -14,6 +14,7 @@ mod keepers;
 pub mod lock;
 pub mod metrics;
 mod program;
+pub mod registry;
 pub mod stage;
 mod stop;
 mod supervisor;

@@ -63,6 +63,15 @@ impl EtcdProcesses {
         }
     }
 
+    /// Kills all members.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn kill_all(&self) -> Result<()> {
+        let mut members = self.members.iter();
+        members.try_for_each(|member| Ok(member.signal(Signal::SIGKILL)?))
+    }
+
     /// Kills the last member.
     ///
     /// # Errors

@@ -8,6 +8,7 @@
 pub mod accept;
 pub mod action;
 pub mod annex;
+pub mod annex_list;
 pub mod anti_replay;
 pub mod application;
 mod carried;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::AnnexDaemon;
 use crate::control::{AnnexDaemonStatus, HostedServiceStatus};
+use crate::registry::registrar::Registration;
 
 impl AnnexDaemon<'_> {
     pub(super) fn status(&self) -> AnnexDaemonStatus {
@@ -24,6 +25,7 @@ impl AnnexDaemon<'_> {
         AnnexDaemonStatus {
             annex: self.file.name.clone(),
             listen: self.file.listen,
+            registration: self.registration.as_ref().map(Registration::status),
             services: services.collect(),
         }
     }

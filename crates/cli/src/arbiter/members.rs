@@ -29,7 +29,7 @@ impl Members {
     ///
     /// # Errors
     /// If a file with certificates cannot be read.
-    pub fn new(config: &config::WitnessSettings) -> anyhow::Result<Self> {
+    pub fn new(config: &config::EtcdSettings) -> anyhow::Result<Self> {
         let count = config.endpoints.len();
         let patience = config.timeout / (u32::try_from(count).expect("few") + 1);
         let mut options = ConnectOptions::new()

@@ -5,12 +5,13 @@
 //! an answer means.
 
 mod fence;
-mod members;
+pub(crate) mod members;
 mod question;
 mod record;
 pub mod witness;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use proto::standing::ArbiterVerdict;
@@ -20,6 +21,7 @@ use crate::control::{ArbiterKind, WitnessStatus};
 use fence::Fence;
 use question::ArbiterNames;
 pub use question::{ArbiterAnswer, ArbiterOutbox, ArbiterQuestion};
+pub use witness::AnnexEntries;
 use witness::Witness;
 
 /// The configured kind of arbiter.
@@ -108,6 +110,14 @@ impl ArbiterClient {
     pub fn witness(&self) -> Option<WitnessStatus> {
         match &self.judge {
             ArbiterBackend::Witness(witness) => Some(witness.status()),
+            ArbiterBackend::FailStop | ArbiterBackend::Fence(_) => None,
+        }
+    }
+
+    /// The annexes that have registered, as the witness last had them.
+    pub fn annexes(&self) -> Option<Arc<AnnexEntries>> {
+        match &self.judge {
+            ArbiterBackend::Witness(witness) => witness.annexes(),
             ArbiterBackend::FailStop | ArbiterBackend::Fence(_) => None,
         }
     }

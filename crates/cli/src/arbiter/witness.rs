@@ -3,6 +3,7 @@
 //! ```text
 //! /<cluster>/services/<service>   {"epoch", "owner", "at"}               without an etcd lease: a node may speak while etcd is down
 //! /<cluster>/nodes/<node>         {"peer", "peer_address", "services"}  with an etcd lease: which nodes are there, for people
+//! /<cluster>/annexes/<annex>      which annexes are there (crate::registry)
 //! ```
 //!
 //! A node takes an epoch by compare-and-set in one transaction, so only one node gets it. A node that does not know whether its
@@ -55,6 +56,16 @@ struct WitnessView {
     error: Option<String>,
     owners: BTreeMap<String, OwnerStatus>,
     nodes: Vec<String>,
+    annexes: Option<Arc<AnnexEntries>>,
+}
+
+/// What is stored for annexes.
+#[derive(Debug)]
+pub struct AnnexEntries {
+    /// When it was asked for.
+    pub read_at: proto::Instant,
+    /// The values, by the annexes' names.
+    pub values: BTreeMap<String, Vec<u8>>,
 }
 
 /// The value of a node's presence key.
@@ -72,7 +83,7 @@ impl Witness {
     /// # Errors
     /// If certificates cannot be read, or there is no thread.
     pub fn open(
-        config: &config::WitnessSettings,
+        config: &config::EtcdSettings,
         names: ArbiterNames,
         outbox: ArbiterOutbox,
     ) -> anyhow::Result<Self> {
@@ -106,6 +117,11 @@ impl Witness {
     pub fn ask(&self, question: ArbiterQuestion) {
         // Cannot fail: the thread lives as long as `self`.
         let _ = self.orders.send(WitnessMessage::Ask(question));
+    }
+
+    /// What is stored for annexes, as it was last read.
+    pub fn annexes(&self) -> Option<Arc<AnnexEntries>> {
+        lock(&self.view).annexes.clone()
     }
 
     /// The state of the witness.
@@ -300,8 +316,9 @@ impl EtcdCluster {
         .await
     }
 
-    /// Reads what all nodes have stored, for `status`.
+    /// Reads what all nodes and annexes have stored.
     async fn look(&self) -> Result<(), String> {
+        let read_at = linux::clock::now();
         let deadline = Instant::now() + self.timeout;
         let prefix = format!("{}/", self.prefix);
         let answer = self
@@ -310,20 +327,27 @@ impl EtcdCluster {
                 async move { client.get(prefix, Some(GetOptions::new().with_prefix())).await }
             })
             .await?;
-        let (mut owners, mut nodes) = (BTreeMap::new(), Vec::new());
+        let (mut owners, mut nodes, mut values) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         for found in answer.kvs() {
             let key = String::from_utf8_lossy(found.key());
             let Some((kind, name)) = key.strip_prefix(&prefix).and_then(|rest| rest.split_once('/')) else {
                 continue;
             };
-            if kind == "nodes" {
-                nodes.push(name.to_owned());
-            } else if let Ok(EpochRecord { epoch, owner, .. }) = serde_json::from_slice(found.value()) {
-                owners.insert(name.to_owned(), OwnerStatus { epoch, owner });
+            match kind {
+                "nodes" => nodes.push(name.to_owned()),
+                "annexes" => {
+                    values.insert(name.to_owned(), found.value().to_vec());
+                }
+                _ => {
+                    if let Ok(EpochRecord { epoch, owner, .. }) = serde_json::from_slice(found.value()) {
+                        owners.insert(name.to_owned(), OwnerStatus { epoch, owner });
+                    }
+                }
             }
         }
         let mut view = lock(&self.view);
         (view.owners, view.nodes) = (owners, nodes);
+        view.annexes = Some(Arc::new(AnnexEntries { read_at, values }));
         Ok(())
     }
 
@@ -357,14 +381,14 @@ async fn keep_presence(cluster: Rc<EtcdCluster>) {
 ///
 /// # Errors
 /// If certificates cannot be read.
-pub fn unreachable(config: &config::WitnessSettings) -> anyhow::Result<Vec<String>> {
+pub fn unreachable(config: &config::EtcdSettings) -> anyhow::Result<Vec<String>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("starting a runtime")?;
     let mut faults = Vec::new();
     for endpoint in &config.endpoints {
-        let alone = config::WitnessSettings {
+        let alone = config::EtcdSettings {
             endpoints: vec![endpoint.clone()],
             ..config.clone()
         };

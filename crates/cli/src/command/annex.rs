@@ -9,8 +9,9 @@ use super::log::start_log;
 use super::stderr::tell;
 use super::text::{Align, TextTable, fold};
 use crate::annex;
+use crate::arbiter::witness;
 use crate::config::AnnexFile;
-use crate::control::{AnnexDaemonStatus, HostedServiceStatus};
+use crate::control::{AnnexDaemonStatus, HostedServiceStatus, RegistrationStatus};
 
 /// Checks everything, and runs the annex of the file.
 pub(super) fn run(options: &SessionOptions) -> Result<(), CommandError> {
@@ -22,6 +23,15 @@ pub(super) fn run(options: &SessionOptions) -> Result<(), CommandError> {
 /// Checks the file, and prints a line if it is all right.
 pub(super) fn check(path: &Path) -> Result<(), CommandError> {
     let file = AnnexFile::load(path)?;
+    if let Some(registry) = &file.registry {
+        // The annex may start anyway: it registers when etcd answers.
+        for fault in witness::unreachable(&registry.etcd).map_err(CommandError::Failed)? {
+            tell(format_args!(
+                "{}: warning: registry.endpoints: {fault}",
+                path.display()
+            ));
+        }
+    }
     tell(format_args!(
         "{}: annex {}, {} services: all right",
         path.display(),
@@ -37,6 +47,9 @@ pub(super) fn status_text(status: &AnnexDaemonStatus) -> String {
         &format!("annex {}, listens at {}", status.annex, status.listen),
         4,
     );
+    if let Some(registration) = &status.registration {
+        text += &fold(&registration_text(registration), 4);
+    }
     text.push('\n');
     let mut table = TextTable::new(&[
         ("SERVICE", Align::Left),
@@ -55,6 +68,20 @@ pub(super) fn status_text(status: &AnnexDaemonStatus) -> String {
         ]);
     }
     text + &table.fitted()
+}
+
+/// How the registration in etcd stands.
+fn registration_text(registration: &RegistrationStatus) -> String {
+    let RegistrationStatus { key, address, .. } = registration;
+    if registration.is_registered {
+        return format!("registered at {address}: {key}");
+    }
+    let since = registration.kept_age_ns.map_or_else(
+        || "never was".to_owned(),
+        |age| format!("last was {} s ago", age / 1_000_000_000),
+    );
+    let why = registration.error.as_deref().unwrap_or("no answer yet");
+    format!("NOT REGISTERED, {since}: {key}: {why}")
 }
 
 /// Through which node the packets of a service's connections pass.
@@ -102,6 +129,7 @@ mod tests {
         let status = AnnexDaemonStatus {
             annex: "gamma".to_owned(),
             listen: "10.0.0.4:7402".parse().unwrap(),
+            registration: None,
             services: vec![service, linked, carried],
         };
         assert_eq!(
@@ -112,5 +140,44 @@ mod tests {
              web      10.0.0.100:80  snapshot  wire 10.0.0.3                          7\n\
              web      10.0.0.100:80  snapshot  primary 10.0.0.3, LINK LOST            7\n"
         );
+    }
+
+    #[test]
+    fn the_status_says_whether_the_annex_is_registered() {
+        let registration = RegistrationStatus {
+            key: "/steadfast/annexes/gamma".to_owned(),
+            address: "10.0.0.4:7402".parse().unwrap(),
+            is_registered: true,
+            kept_age_ns: Some(2_000_000_000),
+            error: None,
+        };
+        assert_eq!(
+            registration_text(&registration),
+            "registered at 10.0.0.4:7402: /steadfast/annexes/gamma"
+        );
+        let failing = RegistrationStatus {
+            is_registered: false,
+            error: Some("no answer within 1s".to_owned()),
+            ..registration
+        };
+        assert_eq!(
+            registration_text(&failing),
+            "NOT REGISTERED, last was 2 s ago: /steadfast/annexes/gamma: no answer within 1s"
+        );
+        let never = RegistrationStatus {
+            kept_age_ns: None,
+            error: None,
+            ..failing
+        };
+        let status = AnnexDaemonStatus {
+            annex: "gamma".to_owned(),
+            listen: "10.0.0.4:7402".parse().unwrap(),
+            registration: Some(never),
+            services: Vec::new(),
+        };
+        let text = status_text(&status);
+        let expected = "annex gamma, listens at 10.0.0.4:7402\n\
+             NOT REGISTERED, never was: /steadfast/annexes/gamma: no answer yet\n\n";
+        assert!(text.starts_with(expected), "{text}");
     }
 }

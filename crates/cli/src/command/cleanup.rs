@@ -136,6 +136,7 @@ fn remove(node: &LocalNode) -> anyhow::Result<()> {
     wire::remove_pins(&Path::new(wire::PIN_ROOT).join(&node.name)).context("removing the eBPF pins")?;
     network::remove_guard(&node.name).context("removing the guard")?;
     keepers::remove_files(&node.state_dir)?;
+    crate::daemon::annex::lists::forget(&node.state_dir).context("removing the list of annexes")?;
     let socket = control::socket(&node.state_dir);
     match std::fs::remove_file(&socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::cli::MigrateOptions;
 use super::error::CommandError;
 use super::show::{choose_agent_of, no_answer, service_named};
-use crate::control::{self, MigrationStatus, Order};
+use crate::control::{self, MigrationStatus, Order, RegistryStatus};
 
 /// Time between two requests for the status.
 const POLL: Duration = Duration::from_millis(20);
@@ -83,7 +83,8 @@ pub(super) fn migrate(wish: MigrateOptions) -> Result<(), CommandError> {
 /// Checks that the order names the other node of the pair, or an annex of the service.
 fn check_peer(state_dir: &Path, wish: &MigrateOptions) -> Result<(), CommandError> {
     let status = control::status(state_dir).map_err(no_answer)?;
-    let annexes = &service_named(&status, &wish.service)?.annexes;
+    let service = service_named(&status, &wish.service)?;
+    let annexes = &service.annexes;
     if status.peer.name == wish.to || annexes.iter().any(|annex| annex.name == wish.to) {
         return Ok(());
     }
@@ -95,7 +96,25 @@ fn check_peer(state_dir: &Path, wish: &MigrateOptions) -> Result<(), CommandErro
     if !names.is_empty() {
         why += &format!("; its annexes: {}", names.join(", "));
     }
+    if let Some(registry) = &service.registry {
+        why += &not_registered(registry, &wish.to);
+    }
     Err(CommandError::Use(why))
+}
+
+/// What the registry says of an annex that is not in the list.
+fn not_registered(registry: &RegistryStatus, name: &str) -> String {
+    let names_it = |problem: &&String| {
+        let subject = problem.split(": ").next().unwrap_or_default();
+        subject.rsplit(['/', ' ']).next() == Some(name)
+    };
+    match registry.problems.iter().find(names_it) {
+        Some(problem) => format!("; {problem}"),
+        None if registry.is_stale => {
+            "; the list of registered annexes is stale, because etcd does not answer".to_owned()
+        }
+        None => format!("; no annex {name} that serves it is registered"),
+    }
 }
 
 /// Waits until no connection is on its way any more.
@@ -136,4 +155,37 @@ fn migrations(state_dir: &Path, name: &str) -> Result<MigrationStatus, CommandEr
     }
     let status = control::status(state_dir).map_err(no_answer)?;
     Ok(service_named(&status, name)?.migrations.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_refusal_says_why_an_annex_is_no_target() {
+        let mut registry = RegistryStatus {
+            read_age_ns: Some(1),
+            is_stale: false,
+            error: None,
+            problems: vec![
+                "/steadfast/annexes/gamma: has version 2, but this node reads version 1".to_owned(),
+                "annex delta: is at 10.0.0.5:7402, as eta".to_owned(),
+            ],
+        };
+        assert_eq!(
+            not_registered(&registry, "gamma"),
+            "; /steadfast/annexes/gamma: has version 2, but this node reads version 1"
+        );
+        assert_eq!(
+            not_registered(&registry, "delta"),
+            "; annex delta: is at 10.0.0.5:7402, as eta"
+        );
+        assert_eq!(
+            not_registered(&registry, "amma"),
+            "; no annex amma that serves it is registered"
+        );
+        registry.is_stale = true;
+        let stale = "; the list of registered annexes is stale, because etcd does not answer";
+        assert_eq!(not_registered(&registry, "eta"), stale);
+    }
 }

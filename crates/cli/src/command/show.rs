@@ -17,9 +17,10 @@ use super::stderr::tell;
 use super::text::{Align, TextTable, bytes, fold, milliseconds};
 use crate::config::{Commit, FOR_MEASURING, NodeRole, STATE_ROOT};
 use crate::control::{
-    self, ArbiterKind, Connections, ControlClientError, LeaseStatus, LinkStatus, NodeStatus, OrderActivity,
-    OwnerStatus, PathStatus, PeerStatus, ProtectionStatus, RecordedOrderStatus, RestoredConnections,
-    RingStatus, ServiceMode, ServiceStatus, StateSince, StateSyncStatus, WitnessStatus,
+    self, AnnexStatus, ArbiterKind, Connections, ControlClientError, LeaseStatus, LinkStatus, NodeStatus,
+    OrderActivity, OwnerStatus, PathStatus, PeerStatus, ProtectionStatus, RecordedOrderStatus,
+    RegistryStatus, RestoredConnections, RingStatus, ServiceMode, ServiceStatus, StateSince, StateSyncStatus,
+    WitnessStatus,
 };
 
 /// Maximum number of states shown of a node's history.
@@ -371,15 +372,48 @@ fn log_text(service: &ServiceStatus) -> String {
 /// A text for each annex of the service that this node knows of, as the wire, or as a primary that carries.
 fn shown_annexes(service: &ServiceStatus) -> impl Iterator<Item = String> {
     let annexes = service.annexes.iter();
-    let known = annexes.filter(|annex| annex.is_up || annex.connections > 0);
+    let known = annexes.filter(|annex| annex.is_up || annex.connections > 0 || service.registry.is_some());
     known.map(|annex| {
-        let is = if annex.is_up { "there" } else { "NOT THERE" };
-        format!(
-            "{} is {is}, {}",
-            annex.name,
-            number_of_connections(annex.connections)
-        )
+        // Only the wire, and a primary that carries, have links to annexes.
+        let is = if annex.is_up {
+            "is there"
+        } else if service.state == Role::Primary {
+            "is known"
+        } else {
+            "is NOT THERE"
+        };
+        let number = number_of_connections(annex.connections);
+        format!("{} {is}, {number}{}", annex.name, source_text(annex, service))
     })
+}
+
+/// From where this node knows an annex, if annexes may register.
+fn source_text(annex: &AnnexStatus, service: &ServiceStatus) -> String {
+    let (Some(address), Some(_)) = (annex.address, &service.registry) else {
+        return String::new();
+    };
+    let source = match (annex.is_configured, annex.is_registered) {
+        (true, true) => "configured and registered",
+        (true, false) => "configured",
+        (false, true) => "registered",
+        (false, false) => "NOT REGISTERED any more",
+    };
+    format!("; at {address}, {source}")
+}
+
+/// What the operator must know of the list of registered annexes.
+fn registry_texts(registry: &RegistryStatus) -> impl Iterator<Item = String> {
+    let stale = registry.is_stale.then(|| {
+        let since = registry.read_age_ns.map_or_else(
+            || "it has not been read yet".to_owned(),
+            |age| format!("it was last read {} s ago", age / 1_000_000_000),
+        );
+        format!("the list of registered annexes is STALE: {since}; known annexes stay")
+    });
+    let error = registry.error.iter();
+    let error = error.map(|error| format!("the list of registered annexes is not taken over: {error}"));
+    let problems = registry.problems.iter().cloned();
+    stale.into_iter().chain(error).chain(problems)
 }
 
 /// A number of connections, as text.
@@ -440,6 +474,9 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
     }
     for annex in shown_annexes(service) {
         line("annex", annex);
+    }
+    for what in service.registry.iter().flat_map(registry_texts) {
+        line("ANNEXES", what);
     }
     if service.relayed > 0 {
         let kept = service.counters.get("relayed_input_kept");

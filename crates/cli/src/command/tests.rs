@@ -145,6 +145,11 @@ fn link(address: &str, heard_age_ns: Option<u64>) -> LinkStatus {
     }
 }
 
+const EMPTY_RING: RingStatus = RingStatus {
+    fill_bytes: 0,
+    size_bytes: 1 << 20,
+};
+
 #[test]
 fn a_status_can_be_read_at_a_glance() {
     let status = NodeStatus {
@@ -161,10 +166,7 @@ fn a_status_can_be_read_at_a_glance() {
                 fill_bytes: 20 << 20,
                 size_bytes: 80 << 20,
             },
-            opening: RingStatus {
-                fill_bytes: 0,
-                size_bytes: 1 << 20,
-            },
+            opening: EMPTY_RING,
         },
         ..samples::status()
     };
@@ -203,7 +205,10 @@ replica        its state is NOT the primary's (resting); finish failed: exit
 order          OFF for 12 s: the record has ended with the takeover; begins when
                this node's server is started again with the library
 moved          4 connections to the backup; the primary logs them
-annex          gamma is there, 7 connections
+annex          gamma is there, 7 connections; at 10.0.0.4:7402, registered
+ANNEXES        the list of registered annexes is STALE: it was last read 35 s
+               ago; known annexes stay
+ANNEXES        /steadfast/annexes/delta: is malformed
 relayed        1 connection; the input of 1 is kept for the other node
 not protected  perhaps more than shown: the primary has not told this node yet
                which clients are connected

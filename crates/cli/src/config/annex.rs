@@ -12,7 +12,7 @@ use super::parse::{
     INTERFACE, LISTEN, application, interface, listen, parse_document, policy, snapshot_socket, state_dir,
 };
 use super::table::{ADDRESS, ConfigReader, ConfigTable, NAME, address, integer, name, narrow, tables, text};
-use super::{ConfigError, STATE_ROOT, SecretKey, arbiter};
+use super::{ConfigError, EtcdSettings, STATE_ROOT, SecretKey, arbiter};
 
 /// The configuration of an annex, consistent in itself.
 #[derive(Clone, Debug)]
@@ -28,8 +28,19 @@ pub struct AnnexFile {
     /// `snapshot_socket`: the Unix socket at which applications of services with policy `snapshot` export and import their state. Default
     /// `/run/steadfast/snapshots.sock`.
     pub snapshot_socket: PathBuf,
+    /// `[registry]`: the etcd cluster in which the annex registers. Default: none.
+    pub registry: Option<RegistrySettings>,
     /// The services.
     pub services: Vec<AnnexService>,
+}
+
+/// `[registry]`: where an annex registers, so that the pair's nodes need not name it (docs/registry.md).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegistrySettings {
+    /// `kind`, `endpoints`, `ca`, `cert`, `key`, `user`, `password`, `cluster`, `timeout_ms`: as in `[witness]` of the pair's files.
+    pub etcd: EtcdSettings,
+    /// `address`: where the pair's nodes reach `listen`. Required if `listen` has no address. Default: `listen`.
+    pub address: SocketAddr,
 }
 
 /// A service of an annex.
@@ -86,8 +97,9 @@ fn file(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<AnnexFile>
     let key = table.required("key_file", "the path of the pair's key", |value| {
         SecretKey::read(&arbiter::file(value)?)
     });
-    table.leave(&["service"]);
+    table.leave(&["service", "registry"]);
     table.end();
+    let registry = registry(reading, root, at);
     let place = ("service", 1..=usize::MAX, "one table [[service]] or more");
     let services = tables(reading, root, place, service);
     let services: Vec<_> = services.into_iter().collect::<Option<_>>()?;
@@ -104,9 +116,44 @@ fn file(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<AnnexFile>
         name,
         listen: at?,
         key: key?,
+        registry: registry?,
         snapshot_socket: socket.unwrap_or_else(|| Path::new(STATE_ROOT).join("snapshots.sock")),
         services,
     })
+}
+
+/// `None` if the table is wrong, `Some(None)` if it is absent.
+fn registry(
+    reading: &mut ConfigReader<'_>,
+    root: &DeTable<'_>,
+    listens: Option<SocketAddr>,
+) -> Option<Option<RegistrySettings>> {
+    let Some(value) = root.get("registry") else {
+        return Some(None);
+    };
+    let mut table = ConfigTable::begin(reading, "registry".to_owned(), Some(value));
+    let etcd = arbiter::etcd(&mut table);
+    let address = table.optional("address", reached);
+    let listens = listens.filter(|at| !at.ip().is_unspecified() && !at.ip().is_loopback());
+    let place = address.or(listens);
+    if place.is_none() && !table.has("address") {
+        let what = "is missing, but listen has no address that the pair's nodes could use";
+        table.problem("address", what);
+    }
+    table.end();
+    let (etcd, address) = (etcd?, place?);
+    Some(Some(RegistrySettings { etcd, address }))
+}
+
+/// Reads the address at which other machines reach a listener.
+fn reached(value: &DeValue<'_>) -> Result<SocketAddr, String> {
+    let at = listen(value)?;
+    if at.ip().is_unspecified() || at.ip().is_loopback() {
+        return Err(format!(
+            "is \"{at}\", which other machines cannot reach; allowed: {LISTEN}"
+        ));
+    }
+    Ok(at)
 }
 
 fn service(

@@ -20,14 +20,14 @@ pub enum ArbiterSettings {
     #[default]
     FailStop,
     /// `[witness]`
-    Witness(WitnessSettings),
+    Witness(EtcdSettings),
     /// `[fence]`
     Fence(FenceSettings),
 }
 
-/// `[witness]`: an etcd cluster that gives each epoch to one node.
+/// An etcd cluster: `[witness]` of a node, which gives each epoch to one node, or `[registry]` of an annex.
 #[derive(Clone, PartialEq, Eq)]
-pub struct WitnessSettings {
+pub struct EtcdSettings {
     /// `endpoints`: URLs of the cluster's members, all `https://` or all `http://`.
     pub endpoints: Vec<String>,
     /// `ca`: a PEM file with the certificates of the authorities that signed the members' certificates. Required with `https://`.
@@ -54,16 +54,16 @@ pub struct FenceSettings {
     pub delay: Duration,
 }
 
-impl WitnessSettings {
+impl EtcdSettings {
     /// Whether the connections to the cluster's members are encrypted. This is the same for all members.
     pub fn is_private(&self) -> bool {
         self.endpoints.iter().all(|url| url.starts_with(HTTPS))
     }
 }
 
-impl std::fmt::Debug for WitnessSettings {
+impl std::fmt::Debug for EtcdSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Witness")
+        f.debug_struct("EtcdSettings")
             .field("endpoints", &self.endpoints)
             .field("cluster", &self.cluster)
             .finish_non_exhaustive()
@@ -98,9 +98,16 @@ pub(super) fn arbiter(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Arb
 }
 
 /// `None` if the table is absent, `Some(None)` if it is wrong.
-fn witness(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<Option<WitnessSettings>> {
+fn witness(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<Option<EtcdSettings>> {
     let value = root.get("witness")?;
     let mut table = ConfigTable::begin(reading, "witness".to_owned(), Some(value));
+    let witness = etcd(&mut table);
+    table.end();
+    Some(witness)
+}
+
+/// Reads the keys that say how to reach an etcd cluster. `None` if one is wrong.
+pub(super) fn etcd(table: &mut ConfigTable<'_, '_>) -> Option<EtcdSettings> {
     let kind = table.required("kind", "\"etcd\"", |value| {
         text("\"etcd\"", |kind| (kind == "etcd").then_some(()))(value)
     });
@@ -114,12 +121,8 @@ fn witness(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<Option<
     let timeout = table
         .optional("timeout_ms", integer(50..=60_000))
         .unwrap_or(WITNESS_TIMEOUT_MS);
-    both(&mut table, ("cert", cert.is_some()), ("key", key.is_some()));
-    both(
-        &mut table,
-        ("user", user.is_some()),
-        ("password", password.is_some()),
-    );
+    both(table, ("cert", cert.is_some()), ("key", key.is_some()));
+    both(table, ("user", user.is_some()), ("password", password.is_some()));
     let are_private = endpoints.as_ref().map(|all| all[0].starts_with(HTTPS));
     let has_files = ca.is_some() || cert.is_some();
     match are_private {
@@ -132,8 +135,7 @@ fn witness(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<Option<
         ),
         _ => {}
     }
-    table.end();
-    let witness = |endpoints| WitnessSettings {
+    let etcd = |endpoints| EtcdSettings {
         endpoints,
         ca,
         identity: cert.zip(key),
@@ -141,7 +143,7 @@ fn witness(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<Option<
         cluster: cluster.unwrap_or_else(|| CLUSTER.to_owned()),
         timeout: Duration::from_millis(timeout),
     };
-    Some(kind.and(endpoints).map(witness))
+    kind.and(endpoints).map(etcd)
 }
 
 /// Reports a problem if only one of two keys that belong together is present.

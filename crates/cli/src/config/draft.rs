@@ -37,6 +37,7 @@ pub(super) struct Draft {
     pub(super) recorded_order: Option<RecordedOrderSettings>,
     pub(super) health: Option<HealthSettings>,
     pub(super) annexes: Vec<Option<AnnexSettings>>,
+    pub(super) registered_annexes: Option<bool>,
 }
 
 impl Draft {
@@ -90,6 +91,7 @@ impl Draft {
             recorded_order: self.recorded_order,
             health: self.health,
             annexes: self.annexes.into_iter().collect::<Option<_>>()?,
+            registered_annexes: self.registered_annexes.unwrap_or_default(),
         })
     }
 }

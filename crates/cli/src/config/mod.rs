@@ -23,8 +23,8 @@ mod tests;
 
 use std::path::Path;
 
-pub use annex::{AnnexFile, AnnexService};
-pub use arbiter::{ArbiterSettings, FenceSettings, WitnessSettings};
+pub use annex::{AnnexFile, AnnexService, RegistrySettings};
+pub use arbiter::{ArbiterSettings, EtcdSettings, FenceSettings};
 pub use connect::{AcceptSettings, ConnectService, ConnectSettings, WatchPolicy};
 pub use edge::{CacheSettings, EdgeSettings, HeartbeatSettings, PortSettings, StringSettings, Subnet};
 pub use key::{SecretKey, private};
@@ -36,6 +36,7 @@ pub use settings::{
     OpaqueSetting, PEERS_DIR, PeerSettings, PeerTransport, RecordedOrderSettings, STATE_ROOT,
     ServiceSettings, StateSyncSettings,
 };
+pub(crate) use table::{NAME, is_name};
 
 impl NodeFile {
     /// Reads and checks the file `path`.

@@ -63,7 +63,8 @@ pub(super) fn config(path: &Path, source: &str) -> Result<NodeFile, ConfigError>
     let log = log::log(&mut reading, root);
     let metrics = metrics(&mut reading, root);
     let services = services(&mut reading, root);
-    let drafts = relations::check(&mut reading, node.as_ref(), &peers, detector, &log, services);
+    let (nodes, has_witness) = ((node.as_ref(), &peers[..]), root.contains_key("witness"));
+    let drafts = relations::check(&mut reading, nodes, has_witness, detector, &log, services);
     reading.verdict(path)?;
 
     let peers: Option<Vec<_>> = peers.into_iter().collect();
@@ -335,6 +336,7 @@ fn service(reading: &mut ConfigReader<'_>, index: usize, value: &Spanned<DeValue
         state_sync: state_sync(&mut table),
         recorded_order: recorded_order(&mut table),
         health: table.table("health", health),
+        registered_annexes: table.optional("registered_annexes", yes_or_no),
         annexes: table.tables("annex", 0..=ANNEXES_MAX, annex),
     };
     table.end();

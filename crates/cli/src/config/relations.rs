@@ -18,8 +18,8 @@ use super::{
 /// not be read.
 pub(super) fn check(
     reading: &mut ConfigReader<'_>,
-    node: Option<&NodeSettings>,
-    peers: &[Option<PeerSettings>],
+    (node, peers): (Option<&NodeSettings>, &[Option<PeerSettings>]),
+    has_witness: bool,
     detector: DetectorSettings,
     log: &LogSettings,
     drafts: Vec<Draft>,
@@ -43,7 +43,13 @@ pub(super) fn check(
         }
     }
     for (index, draft) in drafts.iter().enumerate() {
-        annexes(reading, (index, draft), node, known(index), detector);
+        annexes(
+            reading,
+            (index, draft),
+            (node, known(index)),
+            has_witness,
+            detector,
+        );
     }
     pairwise(reading, &drafts);
 
@@ -89,21 +95,31 @@ fn limits(
 fn annexes(
     reading: &mut ConfigReader<'_>,
     (index, draft): (usize, &Draft),
-    node: Option<&NodeSettings>,
-    peer: Option<&PeerSettings>,
+    (node, peer): (Option<&NodeSettings>, Option<&PeerSettings>),
+    has_witness: bool,
     detector: DetectorSettings,
 ) {
-    if draft.annexes.is_empty() {
+    let registers = draft.registered_annexes == Some(true);
+    if registers && !has_witness {
+        let what = "needs [witness], the etcd cluster in which annexes register";
+        reading.problem(&format!("service[{index}].registered_annexes"), what);
+    }
+    if draft.annexes.is_empty() && !registers {
         return;
     }
+    let field = if draft.annexes.is_empty() {
+        "registered_annexes"
+    } else {
+        "annex"
+    };
     let place = |at: usize, key: &str| format!("service[{index}].annex[{at}].{key}");
     if draft.policy.is_some_and(|policy| !policy.moves_to_annex()) {
         let what = "annexes do not belong to policy = \"replica\"";
-        reading.problem(&format!("service[{index}].annex"), what);
+        reading.problem(&format!("service[{index}].{field}"), what);
     }
     if draft.commit.is_direct() {
         let what = "annexes need commit = \"prs\"";
-        reading.problem(&format!("service[{index}].annex"), what);
+        reading.problem(&format!("service[{index}].{field}"), what);
     }
     if detector.lease.is_zero() {
         reading.problem(

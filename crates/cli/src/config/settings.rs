@@ -208,9 +208,11 @@ pub struct ServiceSettings {
     pub recorded_order: Option<RecordedOrderSettings>,
     /// `[service.health]`: the health probe of the application. Default: none.
     pub health: Option<HealthSettings>,
-    /// `[[service.annex]]`: nodes outside of the pair that may take connections of the service; policies `http` and `replay` only. Default:
-    /// none.
+    /// `[[service.annex]]`: nodes outside of the pair that may take connections of the service; not with policy `replica`. Default: none.
     pub annexes: Vec<AnnexSettings>,
+    /// `registered_annexes`: annexes that have registered in the witness's etcd may take connections of the service, too (docs/registry.md).
+    /// Default: false.
+    pub registered_annexes: bool,
 }
 
 /// `[[service.annex]]`: a node outside of the pair that may take connections of a service (docs/annex.md).

@@ -319,18 +319,17 @@ pub(super) fn list<T>(
 }
 
 /// The allowed names of a node or a service, for error messages.
-pub(super) const NAME: &str = "1 to 32 letters, digits, - and _, beginning with a letter";
+pub(crate) const NAME: &str = "1 to 32 letters, digits, - and _, beginning with a letter";
 
 /// Reads a name. It must be valid in an nftables identifier, in a path of eBPF pins and on a command line.
 pub(super) fn name(value: &DeValue<'_>) -> Result<String, String> {
-    let fits = |name: &str| {
-        name.len() <= 32
-            && name.starts_with(|first: char| first.is_ascii_alphabetic())
-            && name
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
-    };
-    text(NAME, |name| fits(name).then(|| name.to_owned()))(value)
+    text(NAME, |name| is_name(name).then(|| name.to_owned()))(value)
+}
+
+/// Whether a text has the form of a name.
+pub(crate) fn is_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    name.len() <= 32 && name.starts_with(|first: char| first.is_ascii_alphabetic()) && name.chars().all(fits)
 }
 
 /// The allowed addresses of a node or a service, for error messages.

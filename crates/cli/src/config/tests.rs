@@ -182,6 +182,7 @@ fn the_smallest_file_has_the_documented_defaults() {
         recorded_order: None,
         health: None,
         annexes: Vec::new(),
+        registered_annexes: false,
     };
     assert_eq!(config.services, [web]);
 }
@@ -204,7 +205,7 @@ fn every_field_is_read() {
     assert_eq!(config.metrics, Some(MetricsSettings { listen }));
     assert_eq!(config.peer.port, 7401);
     assert_eq!(config.peer.key_file, Some("/etc/steadfast/key".into()));
-    let witness = WitnessSettings {
+    let witness = EtcdSettings {
         endpoints: vec![
             "https://10.0.0.7:2379".to_owned(),
             "https://[2001:db8::7]:2379".to_owned(),
@@ -347,7 +348,7 @@ fn one_arbiter_at_most() {
     assert_eq!(before(fence).unwrap().arbiter, ArbiterSettings::Fence(expected));
     let witness = "[witness]\nkind = \"etcd\"\nendpoints = [\"http://127.0.0.1:2379\"]\n";
     match before(witness).unwrap().arbiter {
-        ArbiterSettings::Witness(WitnessSettings { cluster, timeout, .. }) => {
+        ArbiterSettings::Witness(EtcdSettings { cluster, timeout, .. }) => {
             assert_eq!((cluster.as_str(), timeout), ("steadfast", Duration::from_secs(1)));
         }
         other => panic!("{other:?}"),

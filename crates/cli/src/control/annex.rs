@@ -13,8 +13,26 @@ pub struct AnnexDaemonStatus {
     pub annex: String,
     /// Where the pair's nodes connect.
     pub listen: SocketAddr,
+    /// How its registration stands. `None` without `[registry]`.
+    #[serde(default)]
+    pub registration: Option<RegistrationStatus>,
     /// Its services, in the order of the configuration.
     pub services: Vec<HostedServiceStatus>,
+}
+
+/// The registration of an annex in etcd (docs/registry.md).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegistrationStatus {
+    /// Its key.
+    pub key: String,
+    /// Where the pair's nodes reach the annex.
+    pub address: SocketAddr,
+    /// Whether the key was in order when it was last looked at.
+    pub is_registered: bool,
+    /// Time since the key was last known to be in order, in nanoseconds. `None`: never.
+    pub kept_age_ns: Option<u64>,
+    /// Why it is not in order.
+    pub error: Option<String>,
 }
 
 /// A service of an annex.

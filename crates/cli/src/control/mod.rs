@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Commit, NodeRole};
 
-pub use annex::{AnnexDaemonStatus, HostedServiceStatus};
+pub use annex::{AnnexDaemonStatus, HostedServiceStatus, RegistrationStatus};
 pub use chosen::{ChosenClient, NoClientError};
 pub use client::{
     ControlClientError, accept_status, annex_status, connect_status, connections, edge_status, order,
@@ -300,6 +300,9 @@ pub struct ServiceStatus {
     /// The service's annexes, as this node knows them if it is the wire.
     #[serde(default)]
     pub annexes: Vec<AnnexStatus>,
+    /// The list of annexes that have registered. `None` without `registered_annexes`.
+    #[serde(default)]
+    pub registry: Option<RegistryStatus>,
     /// Connections whose application is on the backup, while the primary logs them, because they have moved there.
     #[serde(default)]
     pub reversed: u64,
@@ -417,6 +420,28 @@ pub struct AnnexStatus {
     pub is_up: bool,
     /// Number of connections that it has.
     pub connections: u64,
+    /// Where this node connects. `None` from an agent of an earlier version.
+    #[serde(default)]
+    pub address: Option<SocketAddr>,
+    /// Whether the configuration names it.
+    #[serde(default)]
+    pub is_configured: bool,
+    /// Whether it had an entry in the registry when the registry was last read.
+    #[serde(default)]
+    pub is_registered: bool,
+}
+
+/// The annexes of a service that have registered, as this node last read them (docs/registry.md).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegistryStatus {
+    /// Time since the list was last read, in nanoseconds. `None`: never.
+    pub read_age_ns: Option<u64>,
+    /// Whether that is too long ago. The annexes stay as they are known.
+    pub is_stale: bool,
+    /// Why the list could not be taken over, if it was read.
+    pub error: Option<String>,
+    /// What is wrong with single entries. Each text names the key or the annex.
+    pub problems: Vec<String>,
 }
 
 /// A role that a node took for a service, and the time.

@@ -53,6 +53,18 @@ fn annex() -> AnnexStatus {
         name: "gamma".to_owned(),
         is_up: true,
         connections: 7,
+        address: Some("10.0.0.4:7402".parse().unwrap()),
+        is_configured: false,
+        is_registered: true,
+    }
+}
+
+fn registry() -> RegistryStatus {
+    RegistryStatus {
+        read_age_ns: Some(35_000_000_000),
+        is_stale: true,
+        error: None,
+        problems: vec!["/steadfast/annexes/delta: is malformed".to_owned()],
     }
 }
 
@@ -95,6 +107,7 @@ pub fn service() -> ServiceStatus {
         },
         migrations: migrations(),
         annexes: vec![annex()],
+        registry: Some(registry()),
         reversed: 4,
         commit: Commit::Prs,
         counters: [("records".to_owned(), 9)].into(),

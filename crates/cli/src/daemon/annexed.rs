@@ -21,6 +21,9 @@ const INPUT_MAX: usize = 60 << 20;
 impl LinuxKernel {
     /// Tells the node what the annexes say, and carries out the calls of the other node's wire.
     pub fn serve_annexes(&mut self, node: &mut Core) {
+        if let Some(entries) = self.arbiter.annexes() {
+            self.annexes.take_entries(&entries, &self.wire);
+        }
         for service in (0..).take(self.services.len()) {
             let greeting = node.service(service).greeting();
             self.annexes.set_greeting(service, greeting.as_ref());
@@ -216,7 +219,7 @@ impl LinuxKernel {
     pub(super) fn guide_to(&mut self, service: ServiceIndex, client: SocketAddr, node: ServingNode) {
         let number = self.annexes.number(service, node);
         if node != ServingNode::Primary && number.is_none() {
-            tracing::error!(%client, "the annex is not in the configuration any more");
+            tracing::error!(%client, "the annex is not in the list any more");
             return;
         }
         self.annexes.note_guest(service, client, node);

@@ -69,7 +69,7 @@ pub struct LinuxKernel {
     outside: OutsideProbes,
     servers: Servers,
     state_syncs: StateSyncs,
-    arbiter: ArbiterClient,
+    pub(super) arbiter: ArbiterClient,
     pub(super) filters: FilterWatch,
     /// Interfaces whose filters could not be attached again.
     pub(super) bare: Vec<u32>,

@@ -179,6 +179,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
     agent.run();
     drop((server, snapshots));
     agent.kernel.tear_down()?;
+    annex::lists::forget(&config.node.state_dir).context("removing the list of annexes")?;
     tracing::info!("stopped; the network is as it was found");
     Ok(())
 }

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use linux::wire::{REASONS, Rings};
 use proto::Instant;
 use proto::action::ServiceIndex;
-use proto::annex::ServingNode;
+use proto::annex::{AnnexId, ServingNode};
+use proto::annex_list::AnnexList;
 use proto::connection::{Connection, Protection};
 use proto::follower::RestartPolicy;
 use proto::migration::MigrationReport;
@@ -23,8 +24,8 @@ use super::relay::RELAYED;
 use crate::config::{self};
 use crate::control::{
     self, AnnexStatus, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, MigrationStatus,
-    NodeStatus, PathStatus, RestoredConnections, RingStatus, RingsStatus, ServiceStatus, StateSince,
-    StateSyncStatus, TakeoverStatus, TakeoverTotals,
+    NodeStatus, PathStatus, RegistryStatus, RestoredConnections, RingStatus, RingsStatus, ServiceStatus,
+    StateSince, StateSyncStatus, TakeoverStatus, TakeoverTotals,
 };
 
 /// Maximum number of reasons shown separately. Bounded, because replicas may fail in many ways.
@@ -113,6 +114,7 @@ fn service(
         takeover_sums: sums_of(of.takeover_sums()),
         migrations: migrations_of(of.migrations()),
         annexes: annexes(of, kernel, index),
+        registry: registry(kernel, index, now),
         reversed,
         counters: counters(node, kernel, index),
         state,
@@ -164,13 +166,32 @@ fn path(path: &PathView) -> PathStatus {
 
 /// The annexes of a service.
 fn annexes(of: &Service, kernel: &LinuxKernel, index: ServiceIndex) -> Vec<AnnexStatus> {
-    let annexes = kernel.annexes.annexes(index);
-    let status = annexes.map(|(name, id)| AnnexStatus {
-        name: name.to_owned(),
-        is_up: of.is_up(ServingNode::Annex(id)),
-        connections: of.guests().filter(|(_, at)| *at == id).count() as u64,
+    let list = kernel.annexes.lists().of(index);
+    let annexes = list.into_iter().flat_map(AnnexList::annexes);
+    let status = annexes.map(|annex| {
+        let id = AnnexId::of(&annex.name);
+        AnnexStatus {
+            name: annex.name.clone(),
+            is_up: of.is_up(ServingNode::Annex(id)),
+            connections: of.guests().filter(|(_, at)| *at == id).count() as u64,
+            address: Some(annex.address),
+            is_configured: annex.is_configured,
+            is_registered: annex.registered.is_some(),
+        }
     });
     status.collect()
+}
+
+/// The list of annexes that have registered.
+fn registry(kernel: &LinuxKernel, index: ServiceIndex, now: Instant) -> Option<RegistryStatus> {
+    let lists = kernel.annexes.lists();
+    let list = lists.of(index).filter(|list| list.reads_registry())?;
+    Some(RegistryStatus {
+        read_age_ns: list.read_at().map(|at| nanos(now.since(at))),
+        is_stale: list.stale_since(now).is_some(),
+        error: lists.error().map(str::to_owned),
+        problems: list.problems().map(str::to_owned).collect(),
+    })
 }
 
 fn migrations_of(report: MigrationReport) -> MigrationStatus {

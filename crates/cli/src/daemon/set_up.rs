@@ -1,6 +1,6 @@
 //! Sets up the wire, the network and the other parts of an agent, either from nothing or by adopting the state that an earlier agent left.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
@@ -9,6 +9,7 @@ use linux::spill::SpillDir;
 use linux::wire::{Wire, WireOptions, WireService};
 use proto::Instant;
 use proto::action::{Gate, ServiceIndex};
+use proto::annex::AnnexId;
 use proto::connection::AtLimit;
 use proto::detector::DetectorConfig;
 use proto::follower::Opaque;
@@ -18,7 +19,7 @@ use proto::service::ServiceConfig;
 use proto::spill::Spills;
 use proto::table::TableConfig;
 
-use super::annex::guided_to_annexes;
+use super::annex::lists::guided_to_annexes;
 use super::health::HealthWatch;
 use super::kernel::{LinuxKernel, part_behind};
 use super::own::first_own_client;
@@ -58,13 +59,10 @@ pub(super) fn set_up(
     let options = wire_options(config);
     let services = wire_services(config)?;
     let adopted = Wire::adopt(&config.node.instance, &options, &services)?;
-    let found = adopted.as_ref().map(|wire| EarlierAgent {
-        services: (0..)
-            .take(services.len())
-            .map(|index| found_of(config, wire, index))
-            .collect(),
-        seen: Instant::from_nanos(wire.agent_seen()),
-    });
+    let found = adopted
+        .as_ref()
+        .map(|wire| earlier_agent(config, wire))
+        .transpose()?;
     let (wire, network) = match (adopted, &found) {
         (Some(wire), Some(found)) => {
             close_doubted(config, &wire);
@@ -104,7 +102,22 @@ pub fn could_go_on(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn found_of(config: &Config, wire: &Wire, index: ServiceIndex) -> proto::service::InheritedService {
+fn earlier_agent(config: &Config, wire: &Wire) -> anyhow::Result<EarlierAgent> {
+    let annexed = (0..).zip(guided_to_annexes(config, wire)?);
+    Ok(EarlierAgent {
+        services: annexed
+            .map(|(index, annexed)| found_of(config, wire, index, annexed))
+            .collect(),
+        seen: Instant::from_nanos(wire.agent_seen()),
+    })
+}
+
+fn found_of(
+    config: &Config,
+    wire: &Wire,
+    index: ServiceIndex,
+    annexed: Vec<(SocketAddr, AnnexId)>,
+) -> proto::service::InheritedService {
     let (gate, epoch) = wire.gate(index);
     proto::service::InheritedService {
         gate,
@@ -118,7 +131,7 @@ fn found_of(config: &Config, wire: &Wire, index: ServiceIndex) -> proto::service
         taken: wire.held(index),
         reversed_here: wire.reversed_here(index),
         reversed_there: wire.reversed_there(index),
-        annexed: guided_to_annexes(wire, index, &config.services[usize::from(index)]),
+        annexed,
         orphans: wire.dying(index),
     }
 }

@@ -9,7 +9,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::findings::Findings;
 use crate::arbiter::witness;
-use crate::config::{ArbiterSettings, Config, Problem, SecretKey, WitnessSettings, private};
+use crate::config::{ArbiterSettings, Config, EtcdSettings, Problem, SecretKey, private};
 
 /// Adds all faults to `findings`. `asks`: also asks the witness, which may take its whole time limit.
 pub(super) fn check(config: &Config, asks: bool, findings: &mut Findings) {
@@ -61,13 +61,13 @@ fn program(config: &Config, field: &str, command: &[String], findings: &mut Find
 }
 
 /// Warns if the password is sent unencrypted: anybody who can read the network could then take epochs.
-fn readable_password(config: &Config, witness: &WitnessSettings) -> Option<Problem> {
+fn readable_password(config: &Config, witness: &EtcdSettings) -> Option<Problem> {
     let is_readable = witness.user.is_some() && !witness.is_private();
     let what = "is sent unencrypted to endpoints that are http://: whoever can read the network can use it; allowed: https:// with ca";
     is_readable.then(|| config.problem("witness.password", what))
 }
 
-fn certificates(config: &Config, witness: &WitnessSettings, findings: &mut Findings) {
+fn certificates(config: &Config, witness: &EtcdSettings, findings: &mut Findings) {
     let mut note = |field: &str, fault: Result<(), String>| {
         let problems = fault.err().map(|what| config.problem(field, what));
         findings.problems.extend(problems);
@@ -94,7 +94,7 @@ fn certificate(path: &Path) -> Result<(), String> {
 }
 
 /// Warns if the witness cannot be reached. The node may start anyway: a node that already speaks does not need the witness.
-fn reach(config: &Config, witness: &WitnessSettings, findings: &mut Findings) {
+fn reach(config: &Config, witness: &EtcdSettings, findings: &mut Findings) {
     match witness::unreachable(witness) {
         Ok(faults) => {
             let warnings = faults

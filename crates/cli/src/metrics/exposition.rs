@@ -420,6 +420,18 @@ fn migrations(page: &MetricsPage, services: &[ServiceStatus]) {
         &labels,
         annexes(|annex| number(annex.connections)),
     );
+    page.each(
+        "steadfast_annex_list_stale",
+        "Whether the list of registered annexes was last read too long ago. Known annexes stay.",
+        services,
+        |service| Some(f64::from(u8::from(service.registry.as_ref()?.is_stale))),
+    );
+    page.each(
+        "steadfast_annex_list_problems",
+        "Entries of annexes that cannot be used, as far as they are shown.",
+        services,
+        |service| Some(number(service.registry.as_ref()?.problems.len() as u64)),
+    );
     page.counter(
         "steadfast_migrations_total",
         "Connections that were ordered to move to the other node, by outcome: moved, or stayed here.",

@@ -163,6 +163,8 @@ fn a_status_becomes_samples() {
         "# TYPE steadfast_annex_up gauge",
         "steadfast_annex_up{annex=\"gamma\",service=\"web\"} 1",
         "steadfast_annex_connections{annex=\"gamma\",service=\"web\"} 7",
+        "steadfast_annex_list_stale{service=\"web\"} 1",
+        "steadfast_annex_list_problems{service=\"web\"} 1",
         "# TYPE steadfast_migrations_total counter",
         "steadfast_migrations_total{outcome=\"moved\",service=\"web\"} 5",
         "steadfast_migrations_total{outcome=\"stayed\",service=\"web\"} 2",

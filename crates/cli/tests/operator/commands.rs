@@ -71,7 +71,7 @@ fn a_configuration_with_an_unknown_key_is_refused() {
             "s.toml:12: service[0].prot: unknown key; allowed here: name, address, port, interface, policy, peer, primary, \
              peer_address, application, staged_application, volatile_headers, reexecute, cut_replies, after_takeover, opaque, crash_exit_codes, commit, at_limit, keep_input, claim_ping, on_deposed, \
              state_sync, state_sync_timeout_ms, state_sync_hold_ms, recorded_order, recorded_order_user, \
-             recorded_order_program, on_divergence, health, annex",
+             recorded_order_program, on_divergence, health, registered_annexes, annex",
         ],
     );
 }

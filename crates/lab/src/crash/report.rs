@@ -43,6 +43,8 @@ pub struct CrashFindings {
     /// The number of annexes, if the fault needs some.
     #[serde(skip_serializing_if = "Option::is_none")]
     annexes: Option<u8>,
+    registered_annexes: bool,
+    stop_etcd: bool,
     then_power_off: bool,
     then_kill_server: bool,
     returning: Returning,
@@ -208,6 +210,8 @@ impl CrashFindings {
             link: (options.fault == CrashFault::CutLink).then_some(options.link),
             first_link: options.first_link,
             annexes: options.fault.needs_annexes().then_some(options.annexes),
+            registered_annexes: options.registered_annexes,
+            stop_etcd: options.stop_etcd,
             then_power_off: options.then_power_off,
             then_kill_server: options.then_kill_server,
             returning: options.returning,

@@ -97,6 +97,8 @@ pub struct PairSetup {
     pub transport: &'static str,
     /// The annexes of the service.
     pub annexes: Vec<AnnexSetup>,
+    /// The pair's nodes know the annexes from etcd only.
+    pub registered_annexes: bool,
 }
 
 /// A node outside of the pair that takes connections of the service.
@@ -155,6 +157,7 @@ impl PairSetup {
             log: LogOptions::default(),
             transport: "datagrams",
             annexes: Vec::new(),
+            registered_annexes: false,
         }
     }
 
@@ -214,10 +217,15 @@ address = \"{}\"
 port = {port}
 interface = \"{INTERFACE}\"
 application = \"{loopback}:{port}\"
-",
+{}",
             self.service_name,
             self.policy,
             self.service.ip(),
+            if self.registered_annexes {
+                self.arbiter.registry()
+            } else {
+                String::new()
+            },
             port = self.service.port(),
         )
     }
@@ -333,13 +341,21 @@ application = \"{loopback}:{port}\"
                 .as_ref()
                 .map_or_else(String::new, |program| format!("state_sync = [{program:?}]\n")),
             self.health.map_or_else(String::new, HealthProbe::table),
-            self.annexes.iter().map(AnnexSetup::table).collect::<String>(),
+            self.annex_tables(),
             self.arbiter.table(index),
             port = self.service.port(),
         )
     }
 
-    /// The keys `commit`, `opaque` and `keep_input`, if they are not the defaults.
+    /// The annexes in the configuration of a node.
+    fn annex_tables(&self) -> String {
+        if self.registered_annexes {
+            return String::new();
+        }
+        self.annexes.iter().map(AnnexSetup::table).collect()
+    }
+
+    /// The keys `commit`, `opaque`, `keep_input` and `registered_annexes`, if they are not the defaults.
     fn modes(&self) -> String {
         let commit = match self.commit {
             CommitMode::Prs => "",
@@ -352,7 +368,12 @@ application = \"{loopback}:{port}\"
         } else {
             ""
         };
-        format!("{commit}{opaque}{keep}")
+        let registered = if self.registered_annexes {
+            "registered_annexes = true\n"
+        } else {
+            ""
+        };
+        format!("{commit}{opaque}{keep}{registered}")
     }
 
     fn claim(&self) -> String {
@@ -721,6 +742,7 @@ mod tests {
         assert_eq!(table["node"]["agent_timeout_ms"].as_integer(), Some(5_000));
         assert_eq!(service["peer_address"].as_str(), Some("10.2.0.11"));
         assert_eq!(service["annex"][0]["address"].as_str(), Some("10.2.0.12:7402"));
+        assert!(service.get("registered_annexes").is_none());
         assert_eq!(service["opaque"].as_str(), Some("replica"));
         assert_eq!(service["keep_input"].as_bool(), Some(true));
         assert_eq!(service["claim_ping"][1].as_str(), Some("10.1.0.2"));
@@ -742,5 +764,33 @@ mod tests {
         let takeover = status.takeovers()[0];
         assert_eq!((takeover.declared_ns, takeover.last_live_ns), (100, None));
         assert!(!takeover.is_complete());
+    }
+
+    #[test]
+    fn annexes_that_register_are_not_in_the_nodes_files() {
+        let annex = AnnexSetup {
+            name: "c-1".to_owned(),
+            address: "10.2.0.12:7402".parse().unwrap(),
+            snapshots: None,
+        };
+        let pair = PairSetup {
+            registered_annexes: true,
+            annexes: vec![annex.clone()],
+            arbiter: ArbiterSetup::Etcd {
+                endpoints: vec!["https://10.2.0.20:2379".to_owned()],
+                directory: "/tls".into(),
+                clients: ["node-a".to_owned(), "node-b".to_owned()],
+            },
+            ..pair()
+        };
+        let node: toml::Table = pair.configuration(1, Path::new("/key")).parse().unwrap();
+        assert_eq!(node["service"][0]["registered_annexes"].as_bool(), Some(true));
+        assert!(node["service"][0].get("annex").is_none());
+        let file: toml::Table = pair
+            .annex_configuration(&annex, Path::new("/key"))
+            .parse()
+            .unwrap();
+        assert_eq!(file["registry"]["cert"].as_str(), Some("/tls/node-a.crt"));
+        assert_eq!(file["registry"]["endpoints"], node["witness"]["endpoints"]);
     }
 }

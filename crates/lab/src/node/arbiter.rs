@@ -94,6 +94,18 @@ impl ArbiterSetup {
         match self {
             Self::None => String::new(),
             Self::Fence(fences) => fences[index].table(),
+            Self::Etcd { .. } => self.etcd("witness", index),
+        }
+    }
+
+    /// The table in the configuration of an annex that registers in the same etcd, with the certificate of node a.
+    pub fn registry(&self) -> String {
+        self.etcd("registry", 0)
+    }
+
+    fn etcd(&self, table: &str, index: usize) -> String {
+        match self {
+            Self::None | Self::Fence(_) => String::new(),
             Self::Etcd {
                 endpoints,
                 directory,
@@ -102,7 +114,7 @@ impl ArbiterSetup {
                 let file = |name: String| directory.join(name).display().to_string();
                 let client = &clients[index];
                 format!(
-                    "\n[witness]\nkind = \"etcd\"\nendpoints = [{}]\nca = {:?}\ncert = {:?}\nkey = {:?}\n",
+                    "\n[{table}]\nkind = \"etcd\"\nendpoints = [{}]\nca = {:?}\ncert = {:?}\nkey = {:?}\n",
                     quoted(endpoints),
                     file("ca.crt".to_owned()),
                     file(format!("{client}.crt")),

@@ -78,6 +78,9 @@ pub struct ReportedService {
     /// The service's annexes, as its wire knows them.
     #[serde(default)]
     pub annexes: Vec<ReportedAnnex>,
+    /// The list of annexes that have registered, if they may.
+    #[serde(default)]
+    pub registry: Option<ReportedRegistry>,
     /// Event counters by name.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
@@ -92,6 +95,16 @@ pub struct ReportedAnnex {
     pub is_up: bool,
     /// Number of connections that it has.
     pub connections: u64,
+    /// Whether it has registered.
+    #[serde(default)]
+    pub is_registered: bool,
+}
+
+/// The list of registered annexes of a [`ReportedService`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ReportedRegistry {
+    /// Whether it was last read too long ago.
+    pub is_stale: bool,
 }
 
 /// A state that a node entered for a [`ReportedService`].
@@ -268,9 +281,29 @@ impl ReportedStatus {
             .unwrap_or(0)
     }
 
-    /// Whether all annexes of the lab's service can take connections.
-    pub fn has_annexes(&self) -> bool {
-        self.annexes().iter().all(|annex| annex.is_up)
+    /// Whether `count` annexes of the lab's service can take connections.
+    pub fn has_annexes(&self, count: usize) -> bool {
+        self.annexes().iter().filter(|annex| annex.is_up).count() == count
+    }
+
+    /// Whether the node knows `count` annexes of the lab's service.
+    pub fn knows_annexes(&self, count: usize) -> bool {
+        self.annexes().len() == count
+    }
+
+    /// Whether no annex of the lab's service has an entry in etcd, by a list that is not stale.
+    pub fn has_no_entries(&self) -> bool {
+        let has_entry = self.annexes().iter().any(|annex| annex.is_registered);
+        !has_entry && !self.has_stale_list()
+    }
+
+    /// Whether the node's list of registered annexes is stale.
+    pub fn has_stale_list(&self) -> bool {
+        let registry = self
+            .services
+            .first()
+            .and_then(|service| service.registry.as_ref());
+        registry.is_some_and(|registry| registry.is_stale)
     }
 
     /// Whether all connections live on the annex `name`, and there are some.

@@ -209,6 +209,9 @@ impl Aftermath {
             let annex = &testbed.annexes[0].name;
             let has_all = |status: &ReportedStatus| status.has_all_on(annex);
             self.wait_for_role(testbed, 1, has_all, "have all connections on the annex")?;
+            if options.stop_etcd {
+                testbed.stop_etcd(&mut self.problems)?;
+            }
         } else if options.fault.moves_connections() {
             self.moved_at.push(self.fault_at);
             let has_some = |status: &ReportedStatus| status.kept() > 0;
@@ -366,9 +369,12 @@ impl Aftermath {
             | CrashFault::Migrate
             | CrashFault::MigrateBack
             | CrashFault::KillBackupAfterMigrate
-            | CrashFault::KillAnnex
             | CrashFault::KillAnnexServer
             | CrashFault::FlushTc => Ok(()),
+            CrashFault::KillAnnex if options.registered_annexes => {
+                testbed.wait_for_no_entries(&mut self.problems)
+            }
+            CrashFault::KillAnnex => Ok(()),
         }
     }
 

@@ -101,6 +101,13 @@ pub struct PairOptions {
     /// With --fault migrate-annex: number of annexes. With two, all connections move from the primary to the first, to the second, and back.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub annexes: u8,
+    /// With a fault with annexes and --assume etcd: the pair's nodes know the annexes only from their entries in etcd.
+    #[arg(long)]
+    pub registered_annexes: bool,
+    /// With --registered-annexes and --fault migrate-annex: etcd is killed when the connections have moved. They move back when both nodes say
+    /// that their list of annexes is stale.
+    #[arg(long)]
+    pub stop_etcd: bool,
     /// After a fault that must lead to no takeover (kill-agent, upgrade, cut-link, flush-tc, migrate-annex), turn the primary's power off as well. Shows
     /// that the pair protects its connections again.
     #[arg(long)]
@@ -181,6 +188,8 @@ impl PairOptions {
             link: NodeLink::Other,
             first_link: NodeLink::default(),
             annexes: 1,
+            registered_annexes: false,
+            stop_etcd: false,
             then_power_off: false,
             then_kill_server: false,
             returning: Returning::Killed,
@@ -254,6 +263,21 @@ impl PairOptions {
         })
     }
 
+    /// Checks the options of registered annexes.
+    fn check_registry(&self) -> Result<(), WrongUse> {
+        let wrong = |reason: &str| Err(WrongUse(reason.to_owned()));
+        if self.registered_annexes && (!self.fault.needs_annexes() || self.assume != Assume::Etcd) {
+            return wrong("--registered-annexes needs --assume etcd and a fault with annexes");
+        }
+        let is_there_and_back = self.fault == CrashFault::MigrateAnnex && self.then().is_none();
+        if self.stop_etcd && (!self.registered_annexes || !is_there_and_back || self.rounds.is_some()) {
+            return wrong(
+                "--stop-etcd needs --registered-annexes and --fault migrate-annex, without --rounds and without a second fault",
+            );
+        }
+        Ok(())
+    }
+
     /// Checks that the options fit together.
     ///
     /// # Errors
@@ -297,6 +321,7 @@ impl PairOptions {
         if self.annexes > 1 && self.fault != CrashFault::MigrateAnnex {
             return wrong("--annexes needs --fault migrate-annex");
         }
+        self.check_registry()?;
         if self.then().is_some() && sequel != Sequel::Nothing {
             return wrong(
                 "--then-power-off and --then-kill-server need a fault that nobody takes over: kill-agent, upgrade, cut-link, flush-tc or migrate-annex",

@@ -34,6 +34,9 @@ const STATE_SYNC: &str = include_str!("../../../../packaging/examples/redis-stat
 const AGENT_TIMEOUT_MS: u32 = 5_000;
 /// Time limit for an agent to report the expected status.
 const STATUS_LIMIT: Duration = Duration::from_secs(10);
+/// Additional time limit for what nodes learn from etcd: the time after which a list is stale, or the lease of an annex's entry and the time
+/// between two reads.
+const REGISTRY_LIMIT: Duration = Duration::from_secs(15);
 /// Time between two status requests. Not shorter, because each request takes CPU time from the clients, which are being
 /// measured.
 const STATUS_POLL: Duration = Duration::from_millis(50);
@@ -63,7 +66,7 @@ pub struct Testbed {
     /// The way to the client, if it is emulated.
     pub emulator: Option<Emulator>,
     /// etcd, if it decides who may speak.
-    _witness: Option<EtcdProcesses>,
+    witness: Option<EtcdProcesses>,
     /// The network.
     pub network: Topology,
     /// The configuration that both nodes share.
@@ -138,7 +141,7 @@ impl Testbed {
             content,
             captures,
             emulator,
-            _witness: witness,
+            witness,
             network,
             pair,
             directory,
@@ -147,15 +150,53 @@ impl Testbed {
         Ok(testbed)
     }
 
-    /// Waits until the wire, node b, has a link to each annex.
+    /// Waits until the wire, node b, has a link to each annex, and the primary knows them.
     fn wait_for_annexes(&self) -> Result<()> {
-        if self.annexes.is_empty() {
+        let count = self.annexes.len();
+        if count == 0 {
             return Ok(());
         }
         let mut problems = Vec::new();
-        let what = "reach its annexes";
-        self.wait_for(1, what, ReportedStatus::has_annexes, &mut problems)?;
+        self.wait_for(1, "reach its annexes", |it| it.has_annexes(count), &mut problems)?;
+        self.wait_for(0, "know the annexes", |it| it.knows_annexes(count), &mut problems)?;
         ensure!(problems.is_empty(), "{problems:?}");
+        Ok(())
+    }
+
+    /// Kills etcd, and waits until both nodes say that their lists of annexes are stale.
+    ///
+    /// # Errors
+    /// If there is no etcd, or the kernel refuses.
+    pub fn stop_etcd(&self, problems: &mut Vec<String>) -> Result<()> {
+        self.witness.as_ref().context("there is no etcd")?.kill_all()?;
+        for index in 0..2 {
+            let what = "say that its list of annexes is stale";
+            self.wait_longer_for(
+                index,
+                what,
+                REGISTRY_LIMIT,
+                ReportedStatus::has_stale_list,
+                problems,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Waits until both nodes say that no annex has an entry in etcd.
+    ///
+    /// # Errors
+    /// If the run is without steadfast.
+    pub fn wait_for_no_entries(&self, problems: &mut Vec<String>) -> Result<()> {
+        for index in 0..2 {
+            let what = "say that the dead annex is not registered any more";
+            self.wait_longer_for(
+                index,
+                what,
+                REGISTRY_LIMIT,
+                ReportedStatus::has_no_entries,
+                problems,
+            )?;
+        }
         Ok(())
     }
 
@@ -430,6 +471,7 @@ fn pair(
         log: options.log,
         transport: options.lan.transport.name(),
         annexes: annex_setups(options, &run.name, &run.directory),
+        registered_annexes: options.registered_annexes,
         ..PairSetup::new(
             options.run.daemon.path()?,
             &run.name,

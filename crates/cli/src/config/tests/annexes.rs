@@ -157,3 +157,84 @@ fn an_annex_has_a_file_of_its_own() {
     let problem = own(&OWN.replace("port = 80", "prot = 80")).unwrap_err();
     assert!(problem.contains("service[0].prot: unknown key"), "{problem}");
 }
+
+const WITNESS: &str = "[witness]\nkind = \"etcd\"\nendpoints = [\"http://10.0.0.9:2379\"]\n";
+const REGISTERED: &str = "registered_annexes = true\n";
+
+#[test]
+fn annexes_may_register_where_there_is_an_etcd() {
+    let config = parse(&with_key(&format!("{REGISTERED}{WITNESS}"))).unwrap();
+    assert!(config.services[0].registered_annexes);
+    assert!(config.services[0].annexes.is_empty());
+    let both = parse(&with_key(&format!("{REGISTERED}{ANNEX}{WITNESS}"))).unwrap();
+    assert_eq!(both.services[0].annexes.len(), 1);
+    assert!(!parse(&with_key(WITNESS)).unwrap().services[0].registered_annexes);
+    let cases = [
+        (
+            with_key(REGISTERED),
+            "service[0].registered_annexes: needs [witness], the etcd cluster in which annexes register",
+        ),
+        (
+            with_key(&format!("{REGISTERED}{WITNESS}")).replace("\"http\"", "\"replica\""),
+            "service[0].registered_annexes: annexes do not belong to policy = \"replica\"",
+        ),
+        (
+            with_key(&format!("{REGISTERED}[detector]\nlease_ms = 0\n{WITNESS}")),
+            "detector.lease_ms: is 0, but a service has annexes; allowed: 1 or more",
+        ),
+        (
+            with_key("registered_annexes = 1\n"),
+            "service[0].registered_annexes: is of type integer; allowed: true or false",
+        ),
+    ];
+    for (text, expected) in cases {
+        let problems = wrong(&text);
+        let ends = problems.iter().any(|problem| problem.ends_with(expected));
+        assert!(ends, "{expected}\n{problems:?}");
+    }
+    let without_key = and(&format!("{REGISTERED}{WITNESS}"));
+    assert!(
+        without_key[0].contains("peer.key_file: is missing, but a service has annexes"),
+        "{without_key:?}"
+    );
+}
+
+#[test]
+fn an_annex_says_where_it_registers() {
+    let registry = WITNESS.replace("witness", "registry");
+    let registering = format!("{OWN}{registry}");
+    let settings = own(&registering).unwrap().registry.unwrap();
+    assert_eq!(settings.etcd.cluster, "steadfast");
+    assert_eq!(settings.address, "10.0.0.4:7402".parse().unwrap(), "as listen");
+    assert_eq!(own(OWN).unwrap().registry, None);
+    let elsewhere = format!("{registering}address = \"10.0.0.7:7403\"\n");
+    let elsewhere = own(&elsewhere.replace("10.0.0.4:7402", "0.0.0.0:7402")).unwrap();
+    assert_eq!(
+        elsewhere.registry.unwrap().address,
+        "10.0.0.7:7403".parse().unwrap()
+    );
+    let cases = [
+        (
+            registering.replace("10.0.0.4:7402", "0.0.0.0:7402"),
+            "registry.address: is missing, but listen has no address that the pair's nodes could use",
+        ),
+        (
+            format!("{registering}address = \"127.0.0.1:7402\"\n"),
+            "registry.address: is \"127.0.0.1:7402\", which other machines cannot reach; allowed: \"ADDRESS:PORT\" or \
+             \"[ADDRESS]:PORT\"",
+        ),
+        (
+            registering.replace("endpoints", "endpoint"),
+            "registry.endpoints: is missing; allowed: an array of 1 to 9 URLs, all \"https://HOST:PORT\" or all \
+             \"http://HOST:PORT\"",
+        ),
+        (
+            registering.replace("\"etcd\"", "\"zoo\""),
+            "registry.kind: is \"zoo\"; allowed: \"etcd\"",
+        ),
+    ];
+    for (text, expected) in cases {
+        let problem = own(&text).unwrap_err();
+        assert!(problem.contains(expected), "{expected}\n{problem}");
+    }
+}

@@ -10,6 +10,7 @@ use linux::raw::RawSender;
 use linux::repair::{Pool, RestoredSocket, offered_window};
 use proto::Instant;
 use proto::action::ServiceIndex;
+use proto::annex::ServingNode;
 use proto::connection::Endpoint;
 use proto::hosting::{AnnexHost, HostGreeting};
 use proto::takeover::{output_max, wake_from};
@@ -18,7 +19,7 @@ use super::super::relay::{Handover, HandoverContent, RelayedConnections};
 use super::super::sealed::begin;
 use super::super::snapshots::MovedConnections;
 use super::links::SILENT_MAX;
-use super::message::{AnnexReply, AnnexRequest, MAGIC, MESSAGE, StartRequest, WakeAgent};
+use super::message::{AnnexReply, AnnexRequest, MAGIC, MESSAGE, StartRequest, WakeAgent, WireHello};
 use crate::config::SecretKey;
 
 /// A request, and how to answer it.
@@ -31,11 +32,15 @@ pub struct AnnexCall {
     pub replies: Sender<AnnexReply>,
 }
 
-/// Takes links of wires at `listener`. The calls come through the returned channel.
+/// Takes links of wires at `listener` that call `own`. The calls come through the returned channel.
 ///
 /// # Errors
 /// If no thread can be started.
-pub fn serve(listener: TcpListener, key: SecretKey, waker: WakeAgent) -> io::Result<Receiver<AnnexCall>> {
+pub fn serve(
+    (listener, own): (TcpListener, ServingNode),
+    key: SecretKey,
+    waker: WakeAgent,
+) -> io::Result<Receiver<AnnexCall>> {
     let (calls, inbox) = channel();
     std::thread::Builder::new()
         .name("annex-links".into())
@@ -45,7 +50,7 @@ pub fn serve(listener: TcpListener, key: SecretKey, waker: WakeAgent) -> io::Res
                 let served = std::thread::Builder::new()
                     .name("annex-link".into())
                     .spawn(move || {
-                        if let Err(error) = serve_link((link, stream), &key, &calls, &waker) {
+                        if let Err(error) = serve_link((link, stream), own, &key, &calls, &waker) {
                             tracing::debug!(%error, "a wire's link has ended");
                         }
                     });
@@ -60,6 +65,7 @@ pub fn serve(listener: TcpListener, key: SecretKey, waker: WakeAgent) -> io::Res
 /// Serves one link until it ends.
 fn serve_link(
     (link, stream): (u64, TcpStream),
+    own: ServingNode,
     key: &SecretKey,
     calls: &Sender<AnnexCall>,
     waker: &WakeAgent,
@@ -68,6 +74,7 @@ fn serve_link(
     reader.stream.get_ref().set_read_timeout(Some(SILENT_MAX))?;
     let (replies, outbox) = channel::<AnnexReply>();
     let stream = reader.stream.get_ref().try_clone()?;
+    let at = stream.local_addr()?;
     let send = std::thread::Builder::new()
         .name("annex-reply".into())
         .spawn(move || {
@@ -90,6 +97,10 @@ fn serve_link(
             }
             Ok(request) => {
                 if let AnnexRequest::Hello(hello) = &request {
+                    if let Err(why) = is_meant(hello, own, at) {
+                        tracing::warn!(from = %hello.address, why, "a link is refused");
+                        break Err(io::Error::other(why));
+                    }
                     vip = Some(hello.vip);
                 }
                 let Some(vip) = vip else {
@@ -120,6 +131,23 @@ fn serve_link(
     }
     drop(send); // it ends when the last call is answered
     outcome
+}
+
+/// Whether a greeting is meant for the node `own`, which has accepted the link at `at`.
+///
+/// # Errors
+/// Why not.
+fn is_meant(hello: &WireHello, own: ServingNode, at: SocketAddr) -> Result<(), String> {
+    if hello.to != own {
+        return Err(
+            "it calls another annex: one name is at two addresses, or two names are at one".to_owned(),
+        );
+    }
+    let plain = |at: SocketAddr| (at.ip().to_canonical(), at.port());
+    if plain(hello.at) != plain(at) {
+        return Err(format!("it has connected to {}, but came to {at}", hello.at));
+    }
+    Ok(())
 }
 
 /// A socket that does not speak yet.
@@ -265,5 +293,51 @@ impl HostedConnections {
         });
         self.host.on_started(client);
         Ok(AnnexReply::Live(client))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::annex::AnnexId;
+    use proto::hosting::Greeting;
+
+    use super::*;
+
+    #[test]
+    fn a_greeting_is_for_one_node_at_one_address() {
+        let annex = |name| ServingNode::Annex(AnnexId::of(name));
+        let greeting = Greeting {
+            epoch: 1,
+            take_back: 0,
+            asks: false,
+        };
+        let at: SocketAddr = "10.0.0.4:7402".parse().unwrap();
+        let hello = WireHello {
+            to: annex("gamma"),
+            at,
+            vip: "10.0.0.100:80".parse().unwrap(),
+            mac: [0; 6],
+            address: "10.0.0.3".parse().unwrap(),
+            greeting: greeting.to_host_of(&[]),
+        };
+        assert_eq!(is_meant(&hello, annex("gamma"), at), Ok(()));
+        let mapped = "[::ffff:10.0.0.4]:7402".parse().unwrap();
+        assert_eq!(
+            is_meant(&hello, annex("gamma"), mapped),
+            Ok(()),
+            "it listens at [::]"
+        );
+        for other in [annex("delta"), ServingNode::Primary] {
+            assert!(
+                is_meant(&hello, other, at)
+                    .unwrap_err()
+                    .starts_with("it calls another annex")
+            );
+        }
+        let passed_on = is_meant(&hello, annex("gamma"), "10.0.0.5:7402".parse().unwrap());
+        assert_eq!(
+            passed_on.unwrap_err(),
+            "it has connected to 10.0.0.4:7402, but came to 10.0.0.5:7402"
+        );
     }
 }

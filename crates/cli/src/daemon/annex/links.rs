@@ -53,8 +53,6 @@ pub struct LinkPlace {
     pub node: ServingNode,
     pub vip: SocketAddr,
     pub mac: [u8; 6],
-    /// Where the node listens.
-    pub to: SocketAddr,
 }
 
 /// A link. Its thread connects again and again.
@@ -64,15 +62,17 @@ pub struct AnnexLink {
     /// `None`: there is to be no link.
     greeting: Arc<Mutex<Option<Greeting>>>,
     is_up: Arc<AtomicBool>,
+    /// Where the node listens.
+    address: Arc<Mutex<SocketAddr>>,
 }
 
 impl AnnexLink {
-    /// Starts the link's thread.
+    /// Starts the thread of a link to the node that listens at `to`.
     ///
     /// # Errors
     /// If no thread can be started.
     pub fn start(
-        place: LinkPlace,
+        (place, to): (LinkPlace, SocketAddr),
         key: SecretKey,
         events: Sender<FromLink>,
         waker: WakeAgent,
@@ -81,11 +81,13 @@ impl AnnexLink {
         let guests = Arc::<Mutex<Vec<SocketAddr>>>::default();
         let is_up = Arc::<AtomicBool>::default();
         let greeting = Arc::<Mutex<Option<Greeting>>>::default();
+        let address = Arc::new(Mutex::new(to));
         let link = Self {
             requests,
             guests: Arc::clone(&guests),
             greeting: Arc::clone(&greeting),
             is_up: Arc::clone(&is_up),
+            address: Arc::clone(&address),
         };
         let thread = LinkThread {
             place,
@@ -95,6 +97,7 @@ impl AnnexLink {
             guests,
             greeting,
             is_up,
+            address,
         };
         std::thread::Builder::new()
             .name("annex-link".into())
@@ -118,9 +121,19 @@ impl AnnexLink {
         }
     }
 
+    /// Whether the node is there.
+    pub fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::Acquire)
+    }
+
+    /// Where the node listens. A link that is there stays.
+    pub fn set_address(&self, address: SocketAddr) {
+        *self.address.lock().unwrap_or_else(PoisonError::into_inner) = address;
+    }
+
     /// Sends a request, if the node is there.
     pub fn send(&self, request: AnnexRequest) {
-        if self.is_up.load(Ordering::Acquire) {
+        if self.is_up() {
             let _ = self.requests.send(request); // fails only if the thread has panicked
         }
     }
@@ -139,17 +152,19 @@ struct LinkThread {
     guests: Arc<Mutex<Vec<SocketAddr>>>,
     greeting: Arc<Mutex<Option<Greeting>>>,
     is_up: Arc<AtomicBool>,
+    address: Arc<Mutex<SocketAddr>>,
 }
 
 impl LinkThread {
     fn run(&self, inbox: &Receiver<AnnexRequest>) {
         loop {
+            let to = *self.address.lock().unwrap_or_else(PoisonError::into_inner);
             let outcome = self
                 .greeting()
-                .map_or(Ok(()), |greeting| self.serve(&greeting, inbox));
+                .map_or(Ok(()), |greeting| self.serve(to, &greeting, inbox));
             if self.is_up.swap(false, Ordering::AcqRel) {
                 let why = outcome.err().map_or_else(String::new, |error| error.to_string());
-                tracing::warn!(node = %self.place.to, vip = %self.place.vip, why, "the annex is not there any more");
+                tracing::warn!(node = %to, vip = %self.place.vip, why, "the annex is not there any more");
                 if !self.tell(LinkEvent::Down) {
                     return;
                 }
@@ -177,9 +192,9 @@ impl LinkThread {
         told.is_ok()
     }
 
-    /// Opens a link, and serves it until it ends.
-    fn serve(&self, greeting: &Greeting, inbox: &Receiver<AnnexRequest>) -> io::Result<()> {
-        let stream = TcpStream::connect_timeout(&self.place.to, BEGIN_MAX)?;
+    /// Opens a link to `to`, and serves it until it ends.
+    fn serve(&self, to: SocketAddr, greeting: &Greeting, inbox: &Receiver<AnnexRequest>) -> io::Result<()> {
+        let stream = TcpStream::connect_timeout(&to, BEGIN_MAX)?;
         let (mut reader, mut writer) = begin(stream, MAGIC, Some(&self.key), true)?;
         let mut send = |request: &AnnexRequest| {
             let bytes = postcard::to_stdvec(request).map_err(io::Error::other)?;
@@ -187,9 +202,11 @@ impl LinkThread {
         };
         let guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner).clone();
         send(&AnnexRequest::Hello(WireHello {
+            to: self.place.node,
+            at: to,
             vip: self.place.vip,
             mac: self.place.mac,
-            address: own_address(self.place.to)?,
+            address: own_address(to)?,
             greeting: greeting.to_host_of(&guests),
         }))?;
         let AnnexReply::Welcome { mac, has, carries } = receive(&mut reader)? else {
@@ -199,7 +216,7 @@ impl LinkThread {
         let stream = reader.stream.get_ref().try_clone()?;
         self.is_up.store(true, Ordering::Release);
         self.tell(LinkEvent::Up { mac, has, carries });
-        tracing::info!(node = %self.place.to, vip = %self.place.vip, "the annex is there");
+        tracing::info!(node = %to, vip = %self.place.vip, "the annex is there");
         std::thread::scope(|scope| {
             let listens = scope.spawn(|| self.listen(&mut reader));
             let outcome = loop {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use proto::annex::AnnexId;
+use proto::annex::{AnnexId, ServingNode};
 use proto::census::{ClientTerms, Terms};
 use proto::connection::Endpoint;
 use proto::export::{PartReceipt, SnapshotPart};
@@ -16,7 +16,7 @@ use crate::daemon::relay::PlannedContent;
 pub type WakeAgent = Arc<dyn Fn() + Send + Sync>;
 
 /// Marks a link of this version.
-pub const MAGIC: [u8; 4] = *b"SFA3";
+pub const MAGIC: [u8; 4] = *b"SFA4";
 /// The only kind of frame.
 pub const MESSAGE: u8 = 1;
 
@@ -71,6 +71,11 @@ pub struct StartRequest {
 /// Says who the wire is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WireHello {
+    /// The node that the sender calls. Another node does not answer.
+    pub to: ServingNode,
+    /// Where the sender has connected. A node that has accepted the connection elsewhere does not answer: somebody passes the link on, and
+    /// could read it.
+    pub at: SocketAddr,
     /// The service.
     pub vip: SocketAddr,
     /// The wire's MAC address on the service interface.

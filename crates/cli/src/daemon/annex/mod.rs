@@ -5,21 +5,27 @@
 
 pub(crate) mod host;
 pub(crate) mod links;
+pub(crate) mod lists;
 pub(crate) mod message;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use anyhow::Context;
 use linux::wire::Wire;
 use proto::action::ServiceIndex;
 use proto::annex::{AnnexId, ServingNode};
+use proto::annex_list::{AnnexUse, ListedAnnex};
 use proto::hosting::Greeting;
 
-use crate::config::{Config, SecretKey, ServiceSettings};
+use crate::arbiter::AnnexEntries;
+use crate::config::{Config, SecretKey};
 use host::AnnexCall;
 use links::{AnnexLink, FromLink, LinkPlace};
+use lists::{AnnexLists, guided_to_annexes};
 use message::{AnnexRequest, WakeAgent};
 
 /// A node that may take connections of a service.
@@ -37,6 +43,8 @@ struct KnownNode {
 #[derive(Default)]
 pub struct AnnexNodes {
     nodes: Vec<KnownNode>,
+    lists: AnnexLists,
+    starter: Option<LinkStarter>,
     events: Option<Receiver<FromLink>>,
     calls: Option<Receiver<AnnexCall>>,
     /// Where connections live.
@@ -45,70 +53,64 @@ pub struct AnnexNodes {
     carried: BTreeMap<(ServiceIndex, SocketAddr), ServingNode>,
 }
 
-/// The clients whose connections an earlier agent has guided to annexes, each with the annex.
-pub fn guided_to_annexes(
-    wire: &Wire,
-    index: ServiceIndex,
-    service: &ServiceSettings,
-) -> Vec<(SocketAddr, AnnexId)> {
-    let guests = wire.annexed(index).into_iter();
-    let named = guests.filter_map(|(client, number)| {
-        let annex = service.annexes.get(usize::from(number))?;
-        Some((client, AnnexId::of(&annex.name)))
-    });
-    named.collect()
+/// How links are started.
+struct LinkStarter {
+    /// The VIP of each service, and this node's MAC address on the service's interface.
+    services: Vec<(SocketAddr, [u8; 6])>,
+    key: SecretKey,
+    events: Sender<FromLink>,
+    waker: WakeAgent,
+}
+
+impl LinkStarter {
+    fn start(&self, service: ServiceIndex, node: ServingNode, to: SocketAddr) -> io::Result<AnnexLink> {
+        let (vip, mac) = self.services[usize::from(service)];
+        let place = LinkPlace {
+            service,
+            node,
+            vip,
+            mac,
+        };
+        let (key, events) = (self.key.clone(), self.events.clone());
+        AnnexLink::start((place, to), key, events, self.waker.clone())
+    }
 }
 
 impl AnnexNodes {
-    /// Starts the links, if a service has annexes.
+    /// Starts the links, if a service may have annexes.
     ///
     /// # Errors
-    /// If the key cannot be read, or a thread or the listener cannot be started.
+    /// If the key or the file with the annexes' numbers cannot be read, or a thread or the listener cannot be started.
     pub fn open(config: &Config, wire: &Wire, macs: &[[u8; 6]], wake: &WakeAgent) -> anyhow::Result<Self> {
-        let (events, from_links) = channel();
-        let mut nodes = Vec::new();
-        let mut key = None;
-        for ((index, service), &mac) in (0..).zip(&config.services).zip(macs) {
-            if service.annexes.is_empty() {
-                continue;
-            }
-            let file = config
-                .peer
-                .key_file
-                .as_deref()
-                .context("annexes need [peer] key_file")?;
-            let secret = SecretKey::read(file).map_err(anyhow::Error::msg)?;
-            key = Some(secret.clone());
-            let peer = SocketAddr::new(service.peer_address, config.peer.annex_port);
-            let primary = (ServingNode::Primary, config.peer.name.clone(), None, peer);
-            let annexes = (0..).zip(&service.annexes).map(|(number, annex)| {
-                let node = ServingNode::Annex(AnnexId::of(&annex.name));
-                (node, annex.name.clone(), Some(number), annex.address)
-            });
-            for (node, name, number, to) in std::iter::once(primary).chain(annexes) {
-                let place = LinkPlace {
-                    service: index,
-                    node,
-                    vip: (service.address, service.port).into(),
-                    mac,
-                    to,
-                };
-                let link = AnnexLink::start(place, secret.clone(), events.clone(), wake.clone())?;
-                nodes.push(KnownNode {
-                    service: index,
-                    node,
-                    name,
-                    number,
-                    link,
-                });
-            }
+        if !config.services.iter().any(lists::has_annexes) {
+            return Ok(Self::default());
         }
+        let file = config.peer.key_file.as_deref();
+        let key =
+            SecretKey::read(file.context("annexes need [peer] key_file")?).map_err(anyhow::Error::msg)?;
+        let (events, from_links) = channel();
+        let vips = config
+            .services
+            .iter()
+            .map(|service| (service.address, service.port).into());
         let mut known = Self {
-            nodes,
+            lists: AnnexLists::open(config, wire, &key)?,
             events: Some(from_links),
+            starter: Some(LinkStarter {
+                services: vips.zip(macs.iter().copied()).collect(),
+                key: key.clone(),
+                events,
+                waker: wake.clone(),
+            }),
             ..Self::default()
         };
-        let Some(key) = key else { return Ok(known) };
+        for (index, service) in (0..).zip(&config.services) {
+            if lists::has_annexes(service) {
+                let peer = SocketAddr::new(service.peer_address, config.peer.annex_port);
+                known.add(index, ServingNode::Primary, (&config.peer.name, None), peer)?;
+            }
+        }
+        known.follow_lists()?;
         let any: IpAddr = match config.peer.address {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -116,13 +118,94 @@ impl AnnexNodes {
         let port = config.peer.annex_port;
         let listener = TcpListener::bind((any, port))
             .with_context(|| format!("listening at TCP port {port} for connections that move back"))?;
-        known.calls = Some(host::serve(listener, key, wake.clone())?);
-        for (index, service) in (0..).zip(&config.services) {
-            for (client, annex) in guided_to_annexes(wire, index, service) {
+        known.calls = Some(host::serve((listener, ServingNode::Primary), key, wake.clone())?);
+        for (index, guided) in (0..).zip(guided_to_annexes(config, wire)?) {
+            for (client, annex) in guided {
                 known.note_guest(index, client, ServingNode::Annex(annex));
             }
         }
         Ok(known)
+    }
+
+    /// Starts a link to a node.
+    fn add(
+        &mut self,
+        service: ServiceIndex,
+        node: ServingNode,
+        (name, number): (&str, Option<u8>),
+        to: SocketAddr,
+    ) -> io::Result<()> {
+        let Some(starter) = &self.starter else {
+            return Ok(());
+        };
+        let link = starter.start(service, node, to)?;
+        self.nodes.push(KnownNode {
+            service,
+            node,
+            name: name.to_owned(),
+            number,
+            link,
+        });
+        self.name_guests(service, node);
+        Ok(())
+    }
+
+    /// Starts the links to annexes that are new in the lists, ends those to annexes that are not there any more, and tells the others the
+    /// addresses.
+    fn follow_lists(&mut self) -> io::Result<()> {
+        let lists: Vec<_> = self
+            .lists
+            .all()
+            .map(|(service, list)| (service, list.annexes().to_vec()))
+            .collect();
+        self.nodes.retain(|known| {
+            let mut own = lists.iter().filter(|(service, _)| *service == known.service);
+            let has = |list: &[ListedAnnex]| list.iter().any(|annex| annex.name == known.name);
+            known.node == ServingNode::Primary || own.any(|(_, list)| has(list))
+        });
+        for (service, list) in lists {
+            for annex in list {
+                let node = ServingNode::Annex(AnnexId::of(&annex.name));
+                match self.node(service, node) {
+                    Some(known) => known.link.set_address(annex.address),
+                    None => self.add(service, node, (&annex.name, Some(annex.number)), annex.address)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over what the registry has, if it was read again.
+    pub fn take_entries(&mut self, entries: &Arc<AnnexEntries>, wire: &Wire) {
+        let mut lists = std::mem::take(&mut self.lists);
+        let may_have_changed = lists.take(entries, |service, annex| self.use_of(service, annex, wire));
+        self.lists = lists;
+        if may_have_changed && let Err(error) = self.follow_lists() {
+            tracing::error!(%error, "an annex gets no link, and no connections");
+        }
+    }
+
+    fn use_of(&self, service: ServiceIndex, annex: &ListedAnnex, wire: &Wire) -> AnnexUse {
+        let node = ServingNode::Annex(AnnexId::of(&annex.name));
+        let is_here =
+            |((of, _), at): (&(ServiceIndex, SocketAddr), &ServingNode)| *of == service && *at == node;
+        // Reads the kernel's map only if the answer matters.
+        let in_kernel = || {
+            wire.annexed(service)
+                .iter()
+                .any(|&(_, number)| number == annex.number)
+        };
+        AnnexUse {
+            is_linked: self.node(service, node).is_some_and(|known| known.link.is_up()),
+            has_connections: self.guests.iter().any(is_here)
+                || self.carried.iter().any(is_here)
+                || annex.registered.is_none() && !annex.is_configured && in_kernel(),
+        }
+    }
+
+    /// The annexes of each service.
+    pub const fn lists(&self) -> &AnnexLists {
+        &self.lists
     }
 
     /// How this node greets the nodes that may have connections of a service. `None`: it is neither their wire nor a primary that asks them.
