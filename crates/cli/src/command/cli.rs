@@ -94,7 +94,7 @@ pub(super) enum Command {
     ///
     /// The application runs on this node, too. `steadfast migrate SERVICE --to NAME` on the service's primary moves connections here, and on
     /// its backup back to the primary, or to another annex. The backup stays the wire of all connections. At SIGTERM it takes back those
-    /// that are here. With [registry] in its file, the nodes find it through etcd. See docs/annex.md and docs/registry.md.
+    /// that are here. If its file names a registry, the nodes find it through etcd. See docs/annex.md and docs/registry.md.
     Annex(SessionOptions),
     /// Check the configuration of a node, an edge, a tunnel, a proxy or a stage against this machine and its network, and change nothing
     CheckConfig {
