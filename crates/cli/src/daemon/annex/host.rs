@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use linux::raw::RawSender;
@@ -18,7 +18,7 @@ use proto::takeover::{output_max, wake_from};
 use super::super::relay::{Handover, HandoverContent, RelayedConnections};
 use super::super::sealed::begin;
 use super::super::snapshots::MovedConnections;
-use super::links::SILENT_MAX;
+use super::links::{PING_EVERY, SILENT_MAX};
 use super::message::{AnnexReply, AnnexRequest, MAGIC, MESSAGE, StartRequest, WakeAgent, WireHello};
 use crate::config::SecretKey;
 
@@ -78,7 +78,13 @@ fn serve_link(
     let send = std::thread::Builder::new()
         .name("annex-reply".into())
         .spawn(move || {
-            for reply in outbox {
+            loop {
+                // Signs of life do not wait for requests: the reading of a long one may take longer than a node may be silent.
+                let reply = match outbox.recv_timeout(PING_EVERY) {
+                    Ok(reply) => reply,
+                    Err(RecvTimeoutError::Timeout) => AnnexReply::Pong,
+                    Err(RecvTimeoutError::Disconnected) => return,
+                };
                 let bytes = postcard::to_stdvec(&reply).map_err(io::Error::other);
                 if bytes.and_then(|bytes| writer.send(MESSAGE, &bytes)).is_err() {
                     let _ = stream.shutdown(std::net::Shutdown::Both); // fails only if it is closed already
@@ -92,9 +98,7 @@ fn serve_link(
             .receive()
             .and_then(|(_, bytes)| postcard::from_bytes::<AnnexRequest>(&bytes).map_err(io::Error::other));
         match request {
-            Ok(AnnexRequest::Ping) => {
-                let _ = replies.send(AnnexReply::Pong); // fails only if the link has ended
-            }
+            Ok(AnnexRequest::Ping) => {}
             Ok(request) => {
                 if let AnnexRequest::Hello(hello) = &request {
                     if let Err(why) = is_meant(hello, own, at) {

@@ -16,7 +16,7 @@ use super::message::{AnnexReply, AnnexRequest, MAGIC, MESSAGE, WakeAgent, WireHe
 use crate::config::SecretKey;
 
 /// Interval of signs of life.
-const PING_EVERY: Duration = Duration::from_millis(50);
+pub(super) const PING_EVERY: Duration = Duration::from_millis(50);
 /// A node that is silent for longer is not there.
 pub(super) const SILENT_MAX: Duration = Duration::from_millis(500);
 /// Pause before the wire connects again.
