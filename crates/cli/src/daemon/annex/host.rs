@@ -78,9 +78,10 @@ fn serve_link(
     let send = std::thread::Builder::new()
         .name("annex-reply".into())
         .spawn(move || {
+            let mut next = outbox.recv().map_err(RecvTimeoutError::from); // the answer to the greeting comes first
             loop {
                 // Signs of life do not wait for requests: the reading of a long one may take longer than a node may be silent.
-                let reply = match outbox.recv_timeout(PING_EVERY) {
+                let reply = match next {
                     Ok(reply) => reply,
                     Err(RecvTimeoutError::Timeout) => AnnexReply::Pong,
                     Err(RecvTimeoutError::Disconnected) => return,
@@ -90,6 +91,7 @@ fn serve_link(
                     let _ = stream.shutdown(std::net::Shutdown::Both); // fails only if it is closed already
                     return;
                 }
+                next = outbox.recv_timeout(PING_EVERY);
             }
         })?;
     let mut vip = None;

@@ -122,7 +122,7 @@ pub enum AnnexReply {
     Told(Vec<SentTerms>),
     /// A part of a snapshot that an annex's application has exported.
     Part(SnapshotPart),
-    /// The answer to `Ping`.
+    /// A sign of life of the node that takes connections.
     Pong,
 }
 
