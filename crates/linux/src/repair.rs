@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use libc::{c_int, c_void, socklen_t};
 use proto::Seq;
-use proto::connection::Endpoint;
+use proto::connection::{Endpoint, EndpointTimestamps};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use thiserror::Error;
 
@@ -107,6 +107,8 @@ pub struct RestoredSocket {
     socket: Socket,
     /// Sequence number of the next byte to be fed.
     fed: Cell<Seq>,
+    /// The clock of its timestamps.
+    clock: Cell<Option<EndpointTimestamps>>,
 }
 
 impl RestoredSocket {
@@ -123,6 +125,7 @@ impl RestoredSocket {
         let restored = Self {
             socket: pool.take()?,
             fed: Cell::new(endpoint.receive_next),
+            clock: Cell::new(None),
         };
         let socket = &restored.socket;
         let sent = endpoint.unacknowledged.end.since(endpoint.unacknowledged.start);
@@ -135,7 +138,7 @@ impl RestoredSocket {
         socket.connect(&endpoint.client.into()).at("connect")?;
         restored.set_options(endpoint)?;
         if let Some(clock) = endpoint.timestamps {
-            restored.set_clock(|| clock.start_value(clock::now()))?;
+            restored.set_clock(clock)?;
         }
         for slice in unacknowledged {
             load(socket, slice, slice.len()).at("loading the send queue")?;
@@ -192,15 +195,23 @@ impl RestoredSocket {
 
     /// Sets the clock of the socket's timestamps. The kernel's clock goes on from the value at the time of the call. An interruption
     /// between reading the clock and the call would make the kernel's clock permanently late, so this function tries again.
-    fn set_clock(&self, shown: impl Fn() -> u32) -> Result<(), RestoreError> {
+    fn set_clock(&self, clock: EndpointTimestamps) -> Result<(), RestoreError> {
         for _ in 0..CLOCK_TRIES {
-            let value = shown();
+            let at = clock::now();
+            let value = clock.start_value(at);
             set(&self.socket, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP, &value).at("TCP_TIMESTAMP")?;
-            if shown() == value {
+            let started = clock.started(value, at);
+            self.clock.set(Some(started));
+            if started.is_same_tick(clock::now()) {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// The clock of its timestamps. What somebody else sends for the socket must show the same time: the client takes what is behind for old.
+    pub fn clock(&self) -> Option<EndpointTimestamps> {
+        self.clock.get()
     }
 
     fn set_window(&self, endpoint: &Endpoint) -> Result<(), RestoreError> {

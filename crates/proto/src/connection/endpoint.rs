@@ -59,15 +59,30 @@ pub struct EndpointTimestamps {
     pub echo: u32,
 }
 
+/// Nanoseconds between two ticks of a timestamp clock.
+const TICK_NS: u64 = 1_000_000;
+
 impl EndpointTimestamps {
     /// Upper bound of the server's timestamp clock at `now`. The result must never be behind what the client has seen, or PAWS makes the
     /// client drop every segment (RFC 7323 §5). The clock ticks in milliseconds, at the same moments as a socket's clock, so the two clocks
     /// never drift apart.
     pub(crate) fn value_at(&self, now: Instant) -> u32 {
-        let ticks = |at: Instant| at.as_nanos() / 1_000_000;
+        let ticks = |at: Instant| at.as_nanos() / TICK_NS;
         self.value
             .wrapping_add(ticks(now).wrapping_sub(ticks(self.at)) as u32)
             .wrapping_add(1)
+    }
+
+    /// The clock of a socket that was made at `at` with the start value `value`.
+    #[must_use]
+    pub const fn started(self, value: u32, at: Instant) -> Self {
+        let value = value.wrapping_sub(1); // the clock shows one tick more
+        Self { value, at, ..self }
+    }
+
+    /// Whether `now` is in the tick of the last timestamp.
+    pub const fn is_same_tick(&self, now: Instant) -> bool {
+        now.as_nanos() / TICK_NS == self.at.as_nanos() / TICK_NS
     }
 
     /// Start value of the timestamp clock for a socket that is made at `now`. It is never behind the timestamps of
@@ -143,6 +158,33 @@ impl Connection {
             receive_window_from: self.server.acknowledged.to_seq(self.input.first()),
             input_ended: self.input.is_complete(),
             output,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_sockets_clock_goes_on_from_its_start_value() {
+        let at = |micros: u64| Instant::ZERO + Duration::from_micros(micros);
+        for seen in [10, 11] {
+            let before = EndpointTimestamps {
+                value: seen,
+                at: at(1900),
+                echo: 7,
+            };
+            for made in [1900, 2000, 2999, 3000] {
+                let value = before.start_value(at(made));
+                let clock = before.started(value, at(made));
+                assert_eq!(clock.value_at(at(made)), value);
+                assert_eq!(clock.value_at(at(made) + Duration::from_millis(5)), value + 5);
+                assert!(clock.is_same_tick(at(made)) && !clock.is_same_tick(at(made + 1000)));
+                assert!(value >= before.value_at(at(made)) && clock.echo == 7);
+            }
         }
     }
 }

@@ -278,6 +278,7 @@ impl HostedConnections {
             // before them is missing, only the client can repeat it.
             endpoint.receive_next = socket.receive_next().map_err(|error| error.to_string())?;
         }
+        endpoint.timestamps = socket.clock().or(endpoint.timestamps); // the socket's own first packet may be one tick ahead of the old clock
         let socket = socket.activate(is_quiet).map_err(|error| error.to_string())?;
         if !is_quiet {
             // Now the socket offers all of its room. If the client has filled the old window, no other packet opens it.

@@ -30,6 +30,7 @@ pub enum AnnexRequest {
         /// From this state.
         endpoint: Box<Endpoint>,
         /// The output that the client has not acknowledged.
+        #[serde(with = "serde_bytes")]
         output: Vec<u8>,
         /// The wire's clock, in nanoseconds.
         now: u64,
@@ -61,6 +62,7 @@ pub struct StartRequest {
     /// The client.
     pub client: SocketAddr,
     /// The input that was logged since the socket was made.
+    #[serde(with = "serde_bytes")]
     pub late: Vec<u8>,
     /// The socket need not send anything at once.
     pub is_quiet: bool,

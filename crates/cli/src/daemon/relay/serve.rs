@@ -81,6 +81,7 @@ pub struct LoggedContent {
 pub struct PlannedContent {
     pub adoption: Adoption,
     /// The logged input for the application.
+    #[serde(with = "serde_bytes")]
     pub input: Vec<u8>,
 }
 
