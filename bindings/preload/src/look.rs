@@ -1,12 +1,12 @@
-//! Looking for a receipt before sleeping.
+//! A server looks for a receipt before it sleeps.
 
 /// How long the server looks for a receipt, in nanoseconds: about as long as the record's way to the backup and back on an idle machine.
 const LOOK_MAX: u64 = 100_000;
 /// After looks that failed, at most 2 to this power waits sleep at once.
 const PAUSE_MAX: u32 = 6;
 
-/// While output is held, the server looks for the receipt some microseconds long before it sleeps, because waking a process of an idle CPU
-/// costs each request more than that. On a busy machine receipts come later, and looking takes the CPU from those who work on them. So after
+/// While output is held, the server looks for the receipt for some microseconds before it sleeps, because waking a process of an idle CPU
+/// costs each request more than that. On a busy machine receipts come later, and looking takes the CPU from the agents that work on them. So after
 /// a look that failed, the server sleeps at once for some waits: 2, 4, 8 and so on.
 #[derive(Default)]
 pub struct ReceiptLook {

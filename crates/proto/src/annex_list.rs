@@ -29,7 +29,7 @@ const STALE_AFTER: Duration = Duration::from_secs(10);
 /// Maximum number of problems that are kept of one read. Anybody who may write to the registry can cause one.
 const PROBLEMS_MAX: usize = 16;
 
-/// What a node remembers of an annex for its next agent.
+/// An annex, as a node remembers it for its next agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RememberedAnnex {
     /// Its name.
@@ -57,7 +57,7 @@ pub struct ListedAnnex {
     used_at: Instant,
 }
 
-/// What the node knows of an annex apart from the registry.
+/// How the node uses an annex. The registry does not know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnnexUse {
     /// Its link is there.
@@ -66,7 +66,7 @@ pub struct AnnexUse {
     pub has_connections: bool,
 }
 
-/// What a service's annexes must agree with.
+/// Conditions for the annexes of a service.
 #[derive(Clone, Debug)]
 pub struct AnnexTerms {
     /// The pair's nodes, which no annex may be called.
@@ -84,7 +84,7 @@ pub struct AnnexList {
     annexes: Vec<ListedAnnex>,
     /// Why annexes of the configuration are not in the list.
     left_out: Vec<String>,
-    /// What the last read could not use.
+    /// The faults of entries in the last read.
     problems: Vec<String>,
     begun: Instant,
     read_at: Option<Instant>,
@@ -144,7 +144,7 @@ impl AnnexList {
         self.annexes.iter().find(|annex| annex.number == number)
     }
 
-    /// What is to be remembered for the next agent.
+    /// The annexes, as the next agent must know them.
     pub fn remembered(&self) -> Vec<RememberedAnnex> {
         let remember = |annex: &ListedAnnex| RememberedAnnex {
             name: annex.name.clone(),
@@ -159,7 +159,7 @@ impl AnnexList {
         self.terms.reads_registry
     }
 
-    /// What is wrong with the configuration or with entries of the registry.
+    /// The faults of the configuration and of entries in the registry.
     pub fn problems(&self) -> impl Iterator<Item = &str> {
         self.left_out.iter().chain(&self.problems).map(String::as_str)
     }

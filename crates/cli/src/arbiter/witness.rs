@@ -59,7 +59,7 @@ struct WitnessView {
     annexes: Option<Arc<AnnexEntries>>,
 }
 
-/// What is stored for annexes.
+/// The values at the keys of annexes.
 #[derive(Debug)]
 pub struct AnnexEntries {
     /// When it was asked for.
@@ -119,7 +119,7 @@ impl Witness {
         let _ = self.orders.send(WitnessMessage::Ask(question));
     }
 
-    /// What is stored for annexes, as it was last read.
+    /// The values at the keys of annexes, as they were last read.
     pub fn annexes(&self) -> Option<Arc<AnnexEntries>> {
         lock(&self.view).annexes.clone()
     }

@@ -102,7 +102,7 @@ fn check_peer(state_dir: &Path, wish: &MigrateOptions) -> Result<(), CommandErro
     Err(CommandError::Use(why))
 }
 
-/// What the registry says of an annex that is not in the list.
+/// The reason, from the registry, why an annex is not in the list.
 fn not_registered(registry: &RegistryStatus, name: &str) -> String {
     let names_it = |problem: &&String| {
         let subject = problem.split(": ").next().unwrap_or_default();

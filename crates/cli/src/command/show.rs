@@ -401,7 +401,7 @@ fn source_text(annex: &AnnexStatus, service: &ServiceStatus) -> String {
     format!("; at {address}, {source}")
 }
 
-/// What the operator must know of the list of registered annexes.
+/// The state of the list of registered annexes, for the operator.
 fn registry_texts(registry: &RegistryStatus) -> impl Iterator<Item = String> {
     let stale = registry.is_stale.then(|| {
         let since = registry.read_age_ns.map_or_else(

@@ -440,7 +440,7 @@ pub struct RegistryStatus {
     pub is_stale: bool,
     /// Why the list could not be taken over, if it was read.
     pub error: Option<String>,
-    /// What is wrong with single entries. Each text names the key or the annex.
+    /// The faults of single entries. Each text names the key or the annex.
     pub problems: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What an annex stores in etcd, and what a node of a pair takes from it.
+//! The entry of an annex in etcd: its form, its tag, and how a node of a pair reads it.
 //!
 //! The tag shows that the writer has the pair's key. A user of etcd without the key can delete an entry or store an old one again, but cannot
 //! lead a node to another address.
@@ -16,7 +16,7 @@ use crate::config::{AnnexFile, NAME, SecretKey, is_name};
 
 /// The form of the entries. A reader refuses every other one.
 const VERSION: u32 = 1;
-/// What the tag is for, so that no other tag of the same key can be used here.
+/// The use of the tag. No other tag that is made with the same key can be used here.
 const PURPOSE: &[u8] = b"steadfast annex entry";
 /// Largest size of an entry in bytes. One with hundreds of services is smaller.
 const VALUE_MAX: usize = 64 << 10;
@@ -26,14 +26,14 @@ pub fn directory(cluster: &str) -> String {
     format!("/{cluster}/annexes/")
 }
 
-/// What an annex says of itself.
+/// The entry of an annex.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AnnexEntry {
     version: u32,
     /// Where it listens for the pair's nodes.
     pub address: SocketAddr,
-    /// What it serves.
+    /// Its services.
     pub services: Vec<RegisteredService>,
 }
 
@@ -65,7 +65,7 @@ struct EntryVersion {
 }
 
 impl AnnexEntry {
-    /// What the annex with this file says of itself, if the pair's nodes reach it at `address`.
+    /// The entry of the annex with this file. The pair's nodes reach it at `address`.
     pub fn of(file: &AnnexFile, address: SocketAddr) -> Self {
         let services = file.services.iter().map(|service| RegisteredService {
             name: service.name.clone(),
@@ -106,7 +106,7 @@ impl AnnexEntry {
 /// An entry that was read, and whose tag was not checked yet.
 #[derive(Debug)]
 pub struct ReadEntry {
-    /// What it says.
+    /// The entry itself.
     pub entry: AnnexEntry,
     tag: String,
 }
@@ -115,7 +115,7 @@ impl ReadEntry {
     /// Reads what is stored under a key.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Its fault.
     pub fn parse(value: &[u8]) -> Result<Self, String> {
         if value.len() > VALUE_MAX {
             return Err(format!("has {} bytes; allowed: at most {VALUE_MAX}", value.len()));
@@ -171,7 +171,7 @@ pub struct EntryWish {
 pub struct FoundAnnexes {
     /// Names and addresses.
     pub annexes: Vec<(String, SocketAddr)>,
-    /// What is wrong with other entries. Each begins with the key.
+    /// The faults of other entries. Each text begins with the key.
     pub faults: Vec<String>,
 }
 

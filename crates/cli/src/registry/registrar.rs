@@ -27,7 +27,7 @@ const LEASE_SECONDS: i64 = 10;
 /// Time between two renewals.
 const RHYTHM: Duration = Duration::from_secs(3);
 
-/// What is stored at the annex's key.
+/// The value at the annex's key, and who has stored it.
 #[derive(Debug, PartialEq, Eq)]
 struct StoredKey {
     /// The address in it, or why there is none.
@@ -38,7 +38,7 @@ struct StoredKey {
     revision: i64,
 }
 
-/// What an annex does about its key.
+/// The next step of an annex with its key.
 #[derive(Debug, PartialEq, Eq)]
 enum KeyStep {
     /// It is in order.
@@ -155,7 +155,7 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    /// What registers the annex with this file, whose `[registry]` is `settings`. Connects to nothing yet.
+    /// A registrar for the annex with this file, whose `[registry]` is `settings`. Connects to nothing yet.
     ///
     /// # Errors
     /// If certificates cannot be read.

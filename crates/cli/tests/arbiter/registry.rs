@@ -58,7 +58,7 @@ fn at(host: u8) -> SocketAddr {
     ([192, 0, 2, host], 7402).into()
 }
 
-/// What the node finds for its service.
+/// The annexes that the node finds for its service.
 fn found(node: &ArbiterNode, key: &SecretKey) -> Option<FoundAnnexes> {
     let wish = EntryWish {
         cluster: "steadfast".to_owned(),

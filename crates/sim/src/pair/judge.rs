@@ -72,7 +72,7 @@ pub struct Judge {
     resets: Vec<(Instant, SocketAddr)>,
     /// Number of sockets that began to speak on annexes, and on the primary after a move back.
     pub(super) annexed: (usize, usize),
-    /// What became of connections of annexes without a wire.
+    /// Counts for connections that annexes had without a wire.
     pub(super) carried: CarriedCounts,
 }
 

@@ -146,7 +146,7 @@ impl Judge {
         })
     }
 
-    /// What became of connections of annexes without a wire.
+    /// Counts for connections that annexes had without a wire.
     pub const fn carried(&self) -> CarriedCounts {
         self.carried
     }

@@ -9,7 +9,7 @@ use proto::Instant;
 
 use super::ledger::Most;
 
-/// What became of connections of annexes whose wire had failed, or had lost its log.
+/// Counts for connections on annexes whose wire had failed, or had lost its log.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CarriedCounts {
     /// Segments of annexes that primaries have passed to clients.

@@ -62,7 +62,7 @@ pub struct RunOutcome {
     pub migrated: usize,
     /// Number of connections that annexes have started, and that moved back from annexes to the primary.
     pub annexed: (usize, usize),
-    /// What became of connections of annexes without a wire.
+    /// Counts for connections that annexes had without a wire.
     pub carried: CarriedCounts,
     /// Number of packets that wires have passed unlogged, as the machines have counted since their last boot.
     pub unlogged: u64,

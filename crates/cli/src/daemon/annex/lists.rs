@@ -132,7 +132,7 @@ pub fn guided_to_annexes(config: &Config, wire: &Wire) -> anyhow::Result<Vec<Vec
 pub struct AnnexLists {
     lists: Vec<AnnexList>,
     vips: Vec<SocketAddr>,
-    /// What services want of the registry.
+    /// Entries that services look for in the registry.
     wishes: Vec<Option<EntryWish>>,
     state_dir: PathBuf,
     /// The last entries that were taken over.

@@ -76,7 +76,7 @@ pub(in crate::pair) struct CallerLinks {
     nodes: Vec<CalledNode>,
     /// Where connections live.
     guests: BTreeMap<SocketAddr, AnnexId>,
-    /// What the primary carries: the annexes are to give it to this wire.
+    /// Connections that the primary carries. The annexes are to give them to this wire.
     carried: BTreeMap<SocketAddr, AnnexId>,
     events: VecDeque<(ServingNode, SimLinkEvent)>,
     closing: Vec<Output>,
