@@ -80,17 +80,32 @@ fn wait_found(node: &ArbiterNode, key: &SecretKey, expected: &[(&str, u8)]) {
     });
 }
 
-/// Stores a value at a key as an operator does, or deletes the key (`None`).
-fn store(etcd: &Etcd, key: &str, value: Option<&str>) {
+/// Does something in etcd, as an operator does.
+fn operate<T>(
+    etcd: &Etcd,
+    work: impl AsyncFnOnce(etcd_client::Client) -> Result<T, etcd_client::Error>,
+) -> T {
     let endpoint = etcd.address(0).to_string();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.unwrap().block_on(async {
-        let mut client = etcd_client::Client::connect([endpoint], None).await.unwrap();
-        match value {
-            Some(value) => drop(client.put(key, value, None).await.unwrap()),
-            None => drop(client.delete(key, None).await.unwrap()),
-        }
+    let done = runtime.unwrap().block_on(async {
+        let client = etcd_client::Client::connect([endpoint], None).await?;
+        work(client).await
     });
+    done.unwrap()
+}
+
+/// Stores a value at a key, or deletes the key (`None`).
+fn store(etcd: &Etcd, key: &str, value: Option<&str>) {
+    operate(etcd, async |mut client| match value {
+        Some(value) => client.put(key, value, None).await.map(drop),
+        None => client.delete(key, None).await.map(drop),
+    });
+}
+
+/// The etcd revision at which the key was created, if there is one.
+fn created(etcd: &Etcd, key: &str) -> Option<i64> {
+    let answer = operate(etcd, async |mut client| client.get(key, None).await);
+    answer.kvs().first().map(etcd_client::KeyValue::create_revision)
 }
 
 #[test]
@@ -148,8 +163,12 @@ fn a_lost_key_is_stored_again_and_a_malformed_one_is_named() {
     let node = ArbiterNode::open("a", &etcd.table());
     let gamma = TestAnnex::start("gamma", 4, &etcd.table());
     gamma.wait_registered();
+    let first = created(&etcd, "/steadfast/annexes/gamma");
+    assert!(first.is_some());
     store(&etcd, "/steadfast/annexes/gamma", None);
-    wait_found(&node, &gamma.key, &[]);
+    until("the key is stored again", || {
+        created(&etcd, "/steadfast/annexes/gamma") > first
+    });
     wait_found(&node, &gamma.key, &[("gamma", 4)]);
     store(&etcd, "/steadfast/annexes/gamma", Some("{\"version\":7}"));
     let fault = "/steadfast/annexes/gamma: has version 7, but this node reads version 1";

@@ -67,11 +67,18 @@ fn a_stream_leaves_a_server_that_becomes_slow() {
         ask_stream(&mut client, 1_024_000, 4000);
         let mut got = vec![0; 200_000];
         client.read_exact(&mut got).unwrap();
-        assert_eq!(owners(&testbed), ["a"], "{policy}");
-        stop(&testbed, 0);
-        client.read_to_end(&mut got).unwrap();
+        // On busy CPUs, the first server may have been slow already.
+        let (before, owner) = (moved(&testbed.status()), owners(&testbed));
+        stop(&testbed, usize::from(owner == ["b"]));
+        if let Err(error) = client.read_to_end(&mut got) {
+            panic!(
+                "{policy}: {error} after {} bytes: {}",
+                got.len(),
+                testbed.status()
+            );
+        }
         assert_stream(&got, 1_024_000);
-        assert!(moved(&testbed.status()) >= 1, "{policy}");
+        assert!(moved(&testbed.status()) > before, "{policy}: {owner:?}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::hysteresis::SILENT_MOVES;
+use super::hysteresis::SilenceLimit;
 use crate::Instant;
 
 /// The intervals between arrivals of output.
@@ -16,8 +16,7 @@ pub struct ArrivalDelay {
     jitter: Duration,
     /// When the session has moved to an owner that has said nothing yet.
     silent_since: Option<Instant>,
-    /// Number of further moves that silence may cause. None before the first output.
-    moves_left: u32,
+    silence: SilenceLimit,
 }
 
 impl ArrivalDelay {
@@ -30,13 +29,14 @@ impl ArrivalDelay {
             interval: None,
             jitter: Duration::ZERO,
             silent_since: None,
-            moves_left: 0,
+            silence: SilenceLimit::NONE,
         }
     }
 
     /// Output has arrived. Returns whether it came late or its interval varies too much.
     pub fn on_output(&mut self, now: Instant) -> bool {
-        (self.silent_since, self.moves_left) = (None, SILENT_MOVES);
+        self.silent_since = None;
+        self.silence.on_output();
         let Some(last) = self.last.replace(now) else {
             return false;
         };
@@ -48,18 +48,21 @@ impl ArrivalDelay {
         interval > self.delay_max || self.jitter_max.is_some_and(|most| self.jitter > most)
     }
 
-    /// Whether the next output is late by now. After a move, the first output is late if it does not come in the same time.
+    /// Whether the next output is late by now. After a move, the first output is late if it does not come in the same time; after several
+    /// moves without any output, the time is longer.
     pub fn is_late(&self, now: Instant) -> bool {
         let since = self.last.or(self.silent_since);
-        since.is_some_and(|since| now.since(since) > self.delay_max)
+        let late = since.zip(self.silence.factor());
+        late.is_some_and(|(since, factor)| now.since(since) > self.delay_max * factor)
     }
 
     /// Another server owns the session. Its intervals are measured from its first output on.
     pub fn on_move(&mut self, now: Instant) {
-        let moves_left = self.moves_left.saturating_sub(1);
+        let mut silence = self.silence;
+        silence.on_move();
         *self = Self {
-            silent_since: (moves_left > 0).then_some(now),
-            moves_left,
+            silent_since: Some(now),
+            silence,
             ..Self::new(self.delay_max, self.jitter_max)
         };
     }
@@ -87,17 +90,15 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_owner_is_left_but_not_for_ever() {
+    fn a_silent_owner_is_left_after_a_time_that_doubles() {
         let mut delay = ArrivalDelay::new(Duration::from_millis(20), None);
         delay.on_move(at(0));
         assert!(!delay.is_late(at(999)), "the session has never said anything");
         delay.on_output(at(1000));
-        for moved in [1100, 1200] {
+        for (moved, limit) in [(1100, 20), (1200, 40), (1300, 80)] {
             delay.on_move(at(moved));
-            assert!(!delay.is_late(at(moved + 20)) && delay.is_late(at(moved + 21)));
+            assert!(!delay.is_late(at(moved + limit)) && delay.is_late(at(moved + limit + 1)));
         }
-        delay.on_move(at(1300));
-        assert!(!delay.is_late(at(1999)), "nobody says anything");
         delay.on_output(at(2000));
         assert!(delay.is_late(at(2021)));
     }

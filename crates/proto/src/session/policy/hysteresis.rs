@@ -4,8 +4,40 @@ use std::time::Duration;
 
 use crate::Instant;
 
-/// Number of moves in a row after which silence of the new owner causes no other move. The session may have nothing to say.
-pub(super) const SILENT_MOVES: u32 = 3;
+/// How long a new owner may be silent. The session may have nothing to say, so the time doubles with each move in a row: a session leaves
+/// a server that hangs, however often it has moved before, and a silent session moves ever more rarely.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SilenceLimit {
+    has_spoken: bool,
+    /// Number of moves since the last output.
+    moves: u32,
+}
+
+impl SilenceLimit {
+    /// The limit of a session that has not said anything.
+    pub(super) const NONE: Self = Self {
+        has_spoken: false,
+        moves: 0,
+    };
+    /// Largest number of doublings. With limits of 50 ms, the longest silence is then 55 minutes.
+    const DOUBLINGS: u32 = 16;
+
+    /// Output has arrived.
+    pub(super) const fn on_output(&mut self) {
+        (self.has_spoken, self.moves) = (true, 0);
+    }
+
+    /// Another server owns the session.
+    pub(super) const fn on_move(&mut self) {
+        self.moves = self.moves.saturating_add(1);
+    }
+
+    /// The multiple of the usual limit that counts now. `None`: silence is not bad, because the session has never said anything.
+    pub(super) fn factor(self) -> Option<u32> {
+        let doublings = self.moves.saturating_sub(1).min(Self::DOUBLINGS);
+        self.has_spoken.then_some(1 << doublings)
+    }
+}
 
 /// Parameters of the hysteresis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::hysteresis::SILENT_MOVES;
+use super::hysteresis::SilenceLimit;
 use crate::Instant;
 
 /// 1/α: the weight of a new sample is one part of this number.
@@ -19,8 +19,9 @@ pub struct InboundRate {
     bytes: u64,
     smoothed: Option<f64>,
     highest: f64,
-    /// Number of further moves that silence may cause. None before the first output.
-    moves_left: u32,
+    /// Number of samples without output since the session is served by the present owner.
+    silent_samples: u32,
+    silence: SilenceLimit,
 }
 
 impl InboundRate {
@@ -32,14 +33,15 @@ impl InboundRate {
             bytes: 0,
             smoothed: None,
             highest: 0.0,
-            moves_left: 0,
+            silent_samples: 0,
+            silence: SilenceLimit::NONE,
         }
     }
 
     /// Output has arrived.
     pub const fn on_output(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
-        self.moves_left = SILENT_MOVES;
+        self.silence.on_output();
     }
 
     /// When the next sample is due.
@@ -48,7 +50,7 @@ impl InboundRate {
     }
 
     /// Takes the sample that is due, if one is. Returns whether it is bad. Before the first output, there is no sample. An owner that says
-    /// nothing after a move, although the last owner did, is bad.
+    /// nothing after a move, although an earlier one did, is bad; after several moves without any output, this takes more samples.
     pub fn sample(&mut self, now: Instant) -> Option<bool> {
         if now < self.due() {
             return None;
@@ -56,7 +58,11 @@ impl InboundRate {
         let measured = self.bytes as f64 / now.since(self.begun).as_secs_f64();
         (self.begun, self.bytes) = (now, 0);
         let smoothed = match self.smoothed {
-            None if measured == 0.0 => return (self.moves_left > 0).then_some(true),
+            None if measured == 0.0 => {
+                self.silent_samples = self.silent_samples.saturating_add(1);
+                let most = self.silence.factor()?;
+                return (self.silent_samples >= most).then_some(true);
+            }
             None => measured,
             Some(before) => before + (measured - before) / PARTS,
         };
@@ -67,8 +73,10 @@ impl InboundRate {
 
     /// Another server owns the session. Its rate is measured from the beginning.
     pub const fn on_move(&mut self, now: Instant) {
+        let mut silence = self.silence;
+        silence.on_move();
         *self = Self {
-            moves_left: self.moves_left.saturating_sub(1),
+            silence,
             ..Self::new(now, self.interval)
         };
     }
@@ -101,18 +109,22 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_owner_is_left_but_not_for_ever() {
+    fn a_silent_owner_is_left_after_a_time_that_doubles() {
         let at = |sample: u64| Instant::ZERO + Duration::from_millis(10 * sample);
         let mut rate = InboundRate::new(at(0), Duration::from_millis(10));
+        assert_eq!(rate.sample(at(1)), None);
+        rate.on_move(at(1));
+        assert_eq!(rate.sample(at(2)), None, "the session has never said anything");
         rate.on_output(800);
-        assert_eq!(rate.sample(at(1)), Some(false));
-        for sample in [2, 4] {
-            rate.on_move(at(sample));
-            assert_eq!(rate.sample(at(sample + 1)), Some(true));
+        assert_eq!(rate.sample(at(3)), Some(false));
+        for (moved, samples) in [(10, 1), (20, 2), (30, 4)] {
+            rate.on_move(at(moved));
+            assert!((1..samples).all(|sample| rate.sample(at(moved + sample)).is_none()));
+            assert_eq!(rate.sample(at(moved + samples)), Some(true));
         }
-        rate.on_move(at(6));
-        assert_eq!(rate.sample(at(7)), None, "nobody says anything");
         rate.on_output(800);
-        assert_eq!(rate.sample(at(8)), Some(false));
+        assert_eq!(rate.sample(at(40)), Some(false));
+        rate.on_move(at(50));
+        assert_eq!(rate.sample(at(51)), Some(true));
     }
 }
