@@ -28,6 +28,8 @@ pub const ANNEXES_MAX: usize = 8;
 const MOVES_MAX: usize = 48;
 /// Time in which the log must be read and the socket made. Meanwhile the client gets nothing.
 pub const RESTORE_MAX: Duration = Duration::from_secs(1);
+/// Time that the primary has to say, after its link was lost, whether it has started a connection. Meanwhile the client gets nothing.
+pub const DOUBT_MAX: Duration = Duration::from_secs(3);
 
 /// How far a move is. The picture is in the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +145,17 @@ pub struct Annexes {
     has_annexes: bool,
     /// What was taken back, until the primary has heard the number.
     unheard: Vec<(u64, Vec<SocketAddr>)>,
+    /// Connections that the primary was asked to start, until it says that it has. If the link to it is lost before: since when.
+    unconfirmed: BTreeMap<SocketAddr, Option<Instant>>,
+}
+
+/// The connections that the primary was asked to start over a link that was lost.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct DoubtedStarts {
+    /// The primary has started these.
+    pub live: Vec<SocketAddr>,
+    /// Nobody has these.
+    pub lost: Vec<SocketAddr>,
 }
 
 impl Annexes {
@@ -280,8 +293,10 @@ impl Annexes {
     /// When the time of the next ordered guest, or of the next socket to be made, is over.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let ordered = self.ordered.values().map(|&(_, until)| until);
+        let doubted = self.unconfirmed.values().flatten();
         ordered
             .chain(self.moves.values().filter_map(AnnexMove::restores_until))
+            .chain(doubted.map(|&since| since + DOUBT_MAX))
             .min()
     }
 
@@ -316,6 +331,7 @@ impl Annexes {
             phase: MovePhase::Reserved,
             begun: now,
         };
+        self.unconfirmed.remove(&client); // the primary has it, because it has offered it
         self.moves.insert(client, one);
     }
 
@@ -399,15 +415,54 @@ impl Annexes {
             self.report.count(client, None);
         }
         match one.to {
-            ServingNode::Primary => self.guests.remove(&client),
+            ServingNode::Primary => {
+                self.unconfirmed.insert(client, None);
+                self.guests.remove(&client)
+            }
             ServingNode::Annex(annex) => self.guests.insert(client, annex),
         };
         Some(moving(client, &one))
     }
 
+    /// The primary says that it has started the connection, or that it cannot. Returns whether it was asked to, and had not answered.
+    pub fn on_answer(&mut self, client: &SocketAddr) -> bool {
+        self.unconfirmed.remove(client).is_some()
+    }
+
+    /// The clients of the connections that the primary was asked to start, and of which it has not said that it has.
+    pub fn unconfirmed(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.unconfirmed.keys().copied()
+    }
+
+    /// The link to the primary is lost. Returns the clients whose connections it may have started or not.
+    pub fn doubt(&mut self, now: Instant) -> Vec<SocketAddr> {
+        self.unconfirmed
+            .values_mut()
+            .for_each(|since| *since = since.or(Some(now)));
+        self.unconfirmed().collect()
+    }
+
+    /// There is a link to the primary again, which has `live` of the connections in doubt. It has dropped what it had not started.
+    pub fn settle(&mut self, live: &[SocketAddr]) -> DoubtedStarts {
+        let live: BTreeSet<_> = live.iter().collect();
+        let doubted = std::mem::take(&mut self.unconfirmed).into_keys();
+        let (live, lost) = doubted.partition(|client| live.contains(client));
+        DoubtedStarts { live, lost }
+    }
+
+    /// The clients of the connections that have been in doubt for too long. They are taken for live.
+    pub fn end_doubt(&mut self, now: Instant) -> Vec<SocketAddr> {
+        let is_over = |since: &Option<Instant>| since.is_some_and(|since| now >= since + DOUBT_MAX);
+        let over = self.unconfirmed.iter().filter(|(_, since)| is_over(since));
+        let over: Vec<_> = over.map(|(&client, _)| client).collect();
+        self.unconfirmed.retain(|_, since| !is_over(since));
+        over
+    }
+
     /// The connection has ended, or is this node's own from now on. Returns the nodes that have a socket of it, or may have one.
     pub fn forget(&mut self, client: &SocketAddr) -> Vec<ServingNode> {
         self.ordered.remove(client);
+        self.unconfirmed.remove(client);
         let mut nodes: Vec<_> = self
             .guests
             .remove(client)
@@ -425,6 +480,7 @@ impl Annexes {
     /// The node is no wire any more. Nothing is taken back from annexes any more. Returns all clients of guests and moves.
     pub fn end(&mut self) -> Vec<SocketAddr> {
         self.unheard.clear();
+        self.unconfirmed.clear();
         self.has_annexes = false;
         self.clients()
     }
@@ -540,6 +596,57 @@ mod tests {
         assert_eq!(annexes.on_started(client(1)), Some(one));
         assert_eq!(annexes.place(&client(1)), ServingNode::Primary);
         assert_eq!((annexes.report().moved, annexes.report().pending), (1, 0));
+    }
+
+    /// With a connection that the primary was asked to start.
+    fn with_start_at_primary() -> Annexes {
+        let mut annexes = with_guest();
+        let drain = annexes.ask_drain();
+        annexes.begin(at(1), client(1), ServingNode::Primary, drain);
+        annexes.on_drained();
+        annexes.on_restored(client(1), ServingNode::Primary, 0);
+        annexes.on_released(client(1));
+        annexes.ask_drain();
+        annexes.on_drained();
+        annexes.on_started(client(1)).unwrap();
+        annexes
+    }
+
+    #[test]
+    fn a_start_at_the_primary_is_in_doubt_when_the_link_is_lost() {
+        let mut annexes = with_start_at_primary();
+        assert_eq!(annexes.unconfirmed().collect::<Vec<_>>(), [client(1)]);
+        assert!(annexes.on_answer(&client(1)) && !annexes.on_answer(&client(1)));
+        assert_eq!(annexes.doubt(at(10)), [], "the primary has answered");
+        for (has, live, lost) in [
+            (vec![client(1)], vec![client(1)], vec![]),
+            (vec![client(9)], vec![], vec![client(1)]),
+        ] {
+            let mut annexes = with_start_at_primary();
+            assert_eq!(annexes.poll_timeout(), None);
+            assert_eq!(annexes.doubt(at(10)), [client(1)]);
+            assert_eq!(annexes.settle(&has), DoubtedStarts { live, lost });
+            assert_eq!(annexes.settle(&[]), DoubtedStarts::default(), "once");
+        }
+    }
+
+    #[test]
+    fn doubt_about_a_start_ends() {
+        let mut annexes = with_start_at_primary();
+        annexes.doubt(at(10));
+        annexes.doubt(at(20));
+        assert_eq!(
+            annexes.poll_timeout(),
+            Some(at(10) + DOUBT_MAX),
+            "the first loss counts"
+        );
+        assert_eq!(annexes.end_doubt(at(3009)), []);
+        assert_eq!(annexes.end_doubt(at(3010)), [client(1)]);
+        assert_eq!(annexes.settle(&[]), DoubtedStarts::default());
+        let mut annexes = with_start_at_primary();
+        annexes.doubt(at(10));
+        annexes.begin(at(11), client(1), GAMMA, 9);
+        assert_eq!(annexes.settle(&[]).lost, [], "the primary has offered it since");
     }
 
     #[test]

@@ -60,7 +60,8 @@ pub struct HostGreeting {
 /// What a node that is greeted has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Having {
-    /// The connections of these clients. It drops all others.
+    /// The connections of these clients. It drops all others. To the primary: the wire has asked it to start these, and does not know whether it
+    /// has.
     Known(Vec<SocketAddr>),
     /// The sender is the primary, and its wire has failed. The receiver says what it has, if it knows this take-back.
     Asked,

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use agent::{Core, Kernel as _};
+use linux::network::sockets;
 use proto::action::ServiceIndex;
 use proto::annex::{AnnexId, ServingNode};
 use proto::connection::{Connection, Endpoint};
+use proto::hosting::{Having, HostGreeting};
 use proto::role::Role;
 use proto::service::ServiceInput;
 
@@ -18,6 +20,24 @@ use super::kernel::LinuxKernel;
 /// Largest number of bytes of input that moves with a connection.
 const INPUT_MAX: usize = 60 << 20;
 
+/// The clients in a wire's greeting whose connections live on this node, the primary. The kernel knows it, also of those that an earlier
+/// agent has started. If it cannot be asked, they count as live: two nodes must not speak for one.
+fn started_of(vip: SocketAddr, greeting: &HostGreeting) -> Vec<SocketAddr> {
+    let Having::Known(clients) = &greeting.having else {
+        return Vec::new();
+    };
+    match sockets::terms(vip, clients) {
+        Ok(told) => {
+            let live = told.into_iter().filter(|(_, terms)| terms.is_some());
+            live.map(|(client, _)| client).collect()
+        }
+        Err(error) => {
+            tracing::warn!(%error, "cannot look up connections; they count as started");
+            clients.clone()
+        }
+    }
+}
+
 impl LinuxKernel {
     /// Tells the node what the annexes say, and carries out the calls of the other node's wire.
     pub fn serve_annexes(&mut self, node: &mut Core) {
@@ -27,6 +47,8 @@ impl LinuxKernel {
         for service in (0..).take(self.services.len()) {
             let greeting = node.service(service).greeting();
             self.annexes.set_greeting(service, greeting.as_ref());
+            self.annexes
+                .name_unconfirmed(service, node.service(service).unconfirmed());
             if node.service(service).role() != Role::Primary {
                 // Nobody starts them now. Their kernel would acknowledge what clients send, which no application would ever get.
                 self.services[usize::from(service)].hosted.drop_unstarted();
@@ -106,9 +128,8 @@ impl LinuxKernel {
                 let told = told.into_iter().map(Into::into).collect();
                 ServiceInput::ToldAt { annex, told }
             }),
-            AnnexReply::Welcome { .. } | AnnexReply::Superseded | AnnexReply::Live(_) | AnnexReply::Pong => {
-                None
-            }
+            AnnexReply::Live(client) => Some(ServiceInput::SpeaksAt { client, node: of }),
+            AnnexReply::Welcome { .. } | AnnexReply::Superseded | AnnexReply::Pong => None,
         }
     }
 
@@ -134,7 +155,7 @@ impl LinuxKernel {
                 let carries = node.service(service).guests();
                 Some(AnnexReply::Welcome {
                     mac: resources.mac,
-                    has: Vec::new(),
+                    has: started_of(vip, &hello.greeting),
                     carries: carries.filter(|(client, _)| there.contains(client)).collect(),
                 })
             }

@@ -5,12 +5,15 @@ use std::net::SocketAddr;
 use super::{BrokenRule, Service, ServiceInput};
 use crate::Instant;
 use crate::action::{AnnexStep, OperatorReport, ServiceAction, ServiceBeat};
-use crate::annex::{AnnexId, MovingConnection, ServingNode};
+use crate::annex::{AnnexId, DoubtedStarts, MovingConnection, ServingNode};
 use crate::carried::PlaceChange;
 use crate::connection::Connection;
 use crate::hosting::Greeting;
 use crate::role::Role;
 use crate::table::ConnectionId;
+
+/// Why a wire takes over a connection that was to move back.
+const NOT_STARTED: &str = "the primary has not started it";
 
 impl Service {
     /// The clients whose connections live on annexes, as this wire knows them, or which this primary carries.
@@ -42,10 +45,42 @@ impl Service {
     ) -> impl Iterator<Item = ServiceInput> + use<> {
         let takes = node == ServingNode::Primary || self.role() == Role::Backup;
         let is_up = takes.then_some(ServiceInput::AnnexIsUp { node, is_up: true });
-        let claimed = node
-            .annex()
-            .map(|annex| ServiceInput::Claimed { annex, clients: has });
-        is_up.into_iter().chain(claimed)
+        let has = match node.annex() {
+            Some(annex) => ServiceInput::Claimed { annex, clients: has },
+            None => ServiceInput::Doubted { live: has },
+        };
+        is_up.into_iter().chain([has])
+    }
+
+    /// The clients of connections that the primary was asked to start, and of which it has not said that it has. The greeting names them.
+    pub fn unconfirmed(&self) -> Vec<SocketAddr> {
+        self.annexes.unconfirmed().collect()
+    }
+
+    /// A node has started a connection.
+    pub(super) fn on_speaks_at(&mut self, client: &SocketAddr, node: ServingNode) {
+        if node == ServingNode::Primary {
+            self.annexes.on_answer(client);
+        }
+    }
+
+    /// The link to the primary is lost. If it has not started a connection, its stack would answer the client with a RST, so the client's packets
+    /// wait until the primary says whether it has.
+    fn doubt_starts(&mut self, now: Instant) {
+        let clients = self.annexes.doubt(now);
+        if !clients.is_empty() {
+            self.actions.push_back(ServiceAction::Reserve { clients });
+        }
+    }
+
+    /// The primary says which connections it has started: they go on there. This wire takes over the others.
+    pub(super) fn settle_doubted(&mut self, now: Instant, live: &[SocketAddr]) {
+        let DoubtedStarts { live, lost } = self.annexes.settle(live);
+        self.guide(live.into_iter().map(|client| (client, ServingNode::Primary)));
+        if !lost.is_empty() {
+            self.reserve_lost(&lost, NOT_STARTED.to_owned());
+            self.adopt_from_annexes(now, lost);
+        }
     }
 
     /// A node can take connections from now on, or not any more.
@@ -61,6 +96,9 @@ impl Service {
             self.prepare_migrations(now);
             self.move_guests(now);
             return;
+        }
+        if node == ServingNode::Primary {
+            self.doubt_starts(now);
         }
         let (mut lost, ended) = self.annexes.on_down(node);
         for (one, is_released) in ended {
@@ -197,6 +235,8 @@ impl Service {
         if self.annexes.poll_timeout().is_none_or(|due| now < due) {
             return;
         }
+        let live = self.annexes.end_doubt(now);
+        self.guide(live.into_iter().map(|client| (client, ServingNode::Primary)));
         for client in self.annexes.late(now) {
             if let Some(one) = self.annexes.give_back(client) {
                 self.stay(now, one, "the node does not make the socket in time", true);
@@ -397,6 +437,8 @@ impl Service {
                 Some(one) => self.stay(now, one, &reason, true),
                 None => self.take_from_annex(now, client, reason), // nobody else has it any more
             }
+        } else if node == ServingNode::Primary && self.annexes.on_answer(&client) {
+            self.take_from_annex(now, client, NOT_STARTED.to_owned());
         } else if node != ServingNode::Primary && self.annexes.place(&client) == node {
             self.take_from_annex(now, client, reason);
         }
@@ -501,11 +543,12 @@ impl Service {
             let is_logged = self.table.find(client).is_some();
             match self.annexes.place(&client) {
                 ServingNode::Annex(place) if place == annex => {}
-                ServingNode::Primary if !is_logged => {
+                // The annex may have been greeted before this wire took the connection over.
+                ServingNode::Primary if !is_logged && !self.orphans.has_taken(&client) => {
                     self.annexes.adopt(client, annex);
                     changes.push((client, ServingNode::Annex(annex)));
                 }
-                // If it is in the log, it has begun after the one that the annex has.
+                // If it is in the log, it has begun after the one that the annex has, or this wire is about to take it over.
                 ServingNode::Primary | ServingNode::Annex(_) => {
                     drops.push(client);
                     continue;

@@ -170,6 +170,18 @@ pub enum ServiceInput {
         /// The connection.
         connection: ConnectionId,
     },
+    /// A node has let the socket speak. The primary is asked for this again if the link to it was lost meanwhile.
+    SpeaksAt {
+        /// The client.
+        client: SocketAddr,
+        /// The node.
+        node: ServingNode,
+    },
+    /// On the wire: there is a link to the primary again. It has dropped all sockets that it had made and not started.
+    Doubted {
+        /// Clients whose connections live there, of those that [`Service::unconfirmed`] names.
+        live: Vec<SocketAddr>,
+    },
     /// A node has no socket of this client's connection any more, as [`AnnexStep::DropAt`](crate::action::AnnexStep::DropAt) asked.
     DroppedAt {
         /// The client.
@@ -547,6 +559,8 @@ impl Service {
             } => self.on_restored_at(now, client, (node, exported)),
             ServiceInput::RefusedAt { client, node, reason } => self.on_refused_at(now, client, node, reason),
             ServiceInput::StartedAt { connection } => self.on_started_at(now, connection),
+            ServiceInput::SpeaksAt { client, node } => self.on_speaks_at(&client, node),
+            ServiceInput::Doubted { live } => self.settle_doubted(now, &live),
             ServiceInput::DroppedAt { client, node } => self.on_dropped_at(now, client, node),
             ServiceInput::LiveAt { places, is_all } => self.on_live_at(&places, is_all),
             ServiceInput::Claimed { annex, clients } => self.on_claimed(now, annex, &clients),

@@ -2,11 +2,13 @@
 //! connections move back. The daemon's `annexed` does the same on a real node.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use agent::Kernel as _;
 use proto::Instant;
 use proto::annex::ServingNode;
+use proto::hosting::{Having, HostGreeting};
 use proto::role::Role;
 use proto::service::ServiceInput;
 
@@ -47,6 +49,14 @@ impl Machine {
         self.outputs.extend(self.annexes.server.outputs(now));
     }
 
+    /// The links of this node are reset: what is on its way over them is lost.
+    pub fn reset_links(&mut self, now: Instant) {
+        let now = self.clock.read(now);
+        self.annexes.links.reset(now);
+        self.annexes.server.reset();
+        self.work_on_links(now);
+    }
+
     /// When the links' threads have something to do.
     pub(super) fn links_due(&self) -> Option<Instant> {
         if !self.has_agent() || self.config.annexes == 0 {
@@ -60,6 +70,15 @@ impl Machine {
         ];
         let due = threads.into_iter().flatten().min();
         due.map(|due| due.max(self.agent.paused_until))
+    }
+
+    /// The clients in a wire's greeting whose connections live on this machine, the primary.
+    fn started_of(&self, greeting: &HostGreeting) -> Vec<SocketAddr> {
+        let Having::Known(clients) = &greeting.having else {
+            return Vec::new();
+        };
+        let lives = |client: &&SocketAddr| self.host.find(self.vip, **client).is_some();
+        clients.iter().filter(lives).copied().collect()
     }
 
     /// Carries out a call of the peer's wire about a socket. `exported`: the number of this node's latest snapshot. Returns the answer.
@@ -126,6 +145,8 @@ impl Station {
             return;
         }
         let greeting = self.core.service(0).greeting();
+        let unconfirmed = self.core.service(0).unconfirmed();
+        self.machine.annexes.links.name_unconfirmed(unconfirmed);
         self.machine.annexes.links.set_greeting(now, greeting);
         if self.core.service(0).role() != Role::Primary && !self.machine.is(Defect::KeepUnstarted) {
             let machine = &mut self.machine;
@@ -150,6 +171,13 @@ impl Station {
                     self.machine.annexes.links.tell_primary();
                     self.machine.annexes.links.expect(carries);
                 }
+                let has = match self.machine.config.defect {
+                    Some(Defect::TrustStarts) if node == ServingNode::Primary => {
+                        self.core.service(0).unconfirmed()
+                    }
+                    Some(Defect::DenyStarts) if node == ServingNode::Primary => Vec::new(),
+                    _ => has,
+                };
                 return self.core.service(0).on_link(node, has).collect();
             }
             SimLinkEvent::Down => {
@@ -162,9 +190,15 @@ impl Station {
                 node,
                 exported,
             },
+            SimLinkEvent::Reply(LinkWord::Refused { .. })
+                if node == ServingNode::Primary && self.machine.is(Defect::TrustStarts) =>
+            {
+                return Vec::new();
+            }
             SimLinkEvent::Reply(LinkWord::Refused { client, reason }) => {
                 ServiceInput::RefusedAt { client, node, reason }
             }
+            SimLinkEvent::Reply(LinkWord::Live(client)) => ServiceInput::SpeaksAt { client, node },
             SimLinkEvent::Reply(word) => {
                 let Some(annex) = node.annex() else {
                     return Vec::new();
@@ -191,7 +225,7 @@ impl Station {
                 let there: BTreeSet<_> = machine.annexed().into_iter().map(|(client, _)| client).collect();
                 let carries = self.core.service(0).guests();
                 Some(LinkWord::Welcome {
-                    has: Vec::new(),
+                    has: machine.started_of(&greeting),
                     carries: carries.filter(|(client, _)| there.contains(client)).collect(),
                 })
             }

@@ -100,6 +100,10 @@ pub enum Defect {
     HideDeaths,
     /// A wire takes a connection of a dead process although the connection is on its way to an annex.
     AdoptMoving,
+    /// A wire believes that the primary has started each connection that it was asked to start.
+    TrustStarts,
+    /// A wire takes over what the primary was asked to start over a link that was lost, although the primary has started it.
+    DenyStarts,
 }
 
 impl Defect {
@@ -132,7 +136,7 @@ impl Defect {
     ];
 
     /// Defects of moves to annexes and back.
-    pub const ANNEX: [Self; 13] = [
+    pub const ANNEX: [Self; 15] = [
         Self::MoveUnreserved,
         Self::KeepDropped,
         Self::KeepUnknown,
@@ -146,6 +150,8 @@ impl Defect {
         Self::ExportMisplaced,
         Self::HideDeaths,
         Self::AdoptMoving,
+        Self::TrustStarts,
+        Self::DenyStarts,
     ];
 
     /// All other defects of a node.

@@ -197,6 +197,20 @@ impl WatchedConnection {
         self.ownership.is_used() && (is_probe || place.at < 0)
     }
 
+    /// Whether each end has acknowledged the other's FIN. Then the client's packets go to the primary again, and a late acknowledgement of an
+    /// earlier socket passes.
+    pub(super) fn is_complete(&self) -> bool {
+        let acknowledged = self.latest_ack.zip(self.output_first);
+        let acknowledged = acknowledged.map(|(ack, first)| i64::from(ack.distance_from(first)));
+        let is_after = |fin: u64, acknowledged: i64| u64::try_from(acknowledged).is_ok_and(|end| end > fin);
+        self.input.fin.is_some_and(|fin| self.released.acknowledged > fin)
+            && self
+                .output
+                .fin
+                .zip(acknowledged)
+                .is_some_and(|(fin, end)| is_after(fin, end))
+    }
+
     /// Whether this segment of the client is recent enough that a receiver must not refuse it as too old.
     fn is_in_time(&mut self, segment: &Segment<'_>) -> bool {
         self.has_no_later_timestamp(segment) & self.acknowledges_lately(segment)

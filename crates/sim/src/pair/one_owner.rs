@@ -94,6 +94,9 @@ impl Judge {
         if segment.flags.rst {
             return; // whether a connection may end so, the rule "survival" says
         }
+        if segment.seq_len() == 0 && flow.is_complete() {
+            return;
+        }
         let mut wrong = Vec::new();
         if let Err((number, spoke)) = flow.ownership.on_place(place, flow.released) {
             wrong.push(format!(

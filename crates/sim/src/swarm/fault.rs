@@ -79,11 +79,13 @@ pub enum FaultKind {
     AnnexCut,
     /// The processes of some connections on an annex are killed.
     AnnexWorker,
+    /// The links of a node are reset, to and from annexes and the other node. It begins new ones.
+    AnnexLink,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::Crash,
         Self::Agent,
         Self::Pause,
@@ -113,6 +115,7 @@ impl FaultKind {
         Self::AnnexPause,
         Self::AnnexCut,
         Self::AnnexWorker,
+        Self::AnnexLink,
     ];
 
     /// Number of kinds, from the first of `ALL` on, that may happen in any run. The faults of paths, `Network` and the faults of annexes are
@@ -120,13 +123,14 @@ impl FaultKind {
     const ANYWHERE: usize = Self::ALL.len() - Self::PATHS.len() - 1 - Self::ANNEX.len();
 
     /// Faults of runs with annexes.
-    pub const ANNEX: [Self; 6] = [
+    pub const ANNEX: [Self; 7] = [
         Self::AnnexMove,
         Self::AnnexCrash,
         Self::AnnexAgent,
         Self::AnnexPause,
         Self::AnnexCut,
         Self::AnnexWorker,
+        Self::AnnexLink,
     ];
 
     /// Faults of paths.
@@ -164,6 +168,7 @@ impl FaultKind {
             Self::AnnexPause => "annex-pause",
             Self::AnnexCut => "annex-cut",
             Self::AnnexWorker => "annex-worker",
+            Self::AnnexLink => "annex-link",
         }
     }
 }
@@ -287,6 +292,7 @@ impl PlannedFault {
                 self.fail_annex(pair, until)
             }
             FaultKind::AnnexWorker => self.kill_annex_worker(pair, connections),
+            FaultKind::AnnexLink => with(pair, id, |station, now| station.machine_mut().reset_links(now)),
         }
     }
 

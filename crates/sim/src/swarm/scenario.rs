@@ -254,16 +254,18 @@ impl Scenario {
     }
 
     /// In a quarter of the runs with annexes, the applications export their states. In some, a fault is replaced by the death of processes on
-    /// an annex. These draws have a seed of their own, so that they do not change the run's other draws.
+    /// an annex, or by a reset of links. These draws have a seed of their own, so that they do not change the run's other draws.
     fn draw_states_and_workers(&mut self) {
         let mut draw = Draw::new(self.seed ^ 0xa44e_7e50_0002_5eed);
         if draw.chance(0.25) {
             self.policy = RestartPolicy::Snapshot;
         }
-        if draw.chance(0.2) {
-            let last = self.faults.len() as u64 - 1;
-            let index = usize::try_from(1 + draw.below(last)).expect("few faults");
-            self.faults[index].kind = FaultKind::AnnexWorker; // the first one is a move
+        for kind in [FaultKind::AnnexWorker, FaultKind::AnnexLink] {
+            if draw.chance(0.2) {
+                let last = self.faults.len() as u64 - 1;
+                let index = usize::try_from(1 + draw.below(last)).expect("few faults");
+                self.faults[index].kind = kind; // the first one is a move
+            }
         }
     }
 

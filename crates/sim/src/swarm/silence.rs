@@ -100,7 +100,8 @@ const fn silenced_by(fault: &PlannedFault) -> Option<Where> {
         | FaultKind::AnnexAgent
         | FaultKind::AnnexPause
         | FaultKind::AnnexCut
-        | FaultKind::AnnexWorker => None,
+        | FaultKind::AnnexWorker
+        | FaultKind::AnnexLink => None,
     }
 }
 

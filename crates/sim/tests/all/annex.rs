@@ -77,12 +77,14 @@ fn an_annex_dies() {
 const WINDOW_US: u64 = 60_000;
 
 /// Failures, each with its target. A handover and a drain are orders, but they change roles.
-const FAILURES: [(FaultKind, FaultTarget); 20] = [
+const FAILURES: [(FaultKind, FaultTarget); 22] = [
     (FaultKind::AnnexCrash, FaultTarget::Speaker),
     (FaultKind::AnnexAgent, FaultTarget::Speaker),
     (FaultKind::AnnexPause, FaultTarget::Speaker),
     (FaultKind::AnnexCut, FaultTarget::Speaker),
     (FaultKind::AnnexWorker, FaultTarget::Speaker),
+    (FaultKind::AnnexLink, FaultTarget::Speaker),
+    (FaultKind::AnnexLink, FaultTarget::Other),
     (FaultKind::Crash, FaultTarget::Speaker),
     (FaultKind::Crash, FaultTarget::Other),
     (FaultKind::Agent, FaultTarget::Speaker),
@@ -231,6 +233,16 @@ fn aimed(defect: Defect, seed: u64) -> Scenario {
         ],
         Defect::ExportMisplaced => vec![annex(FaultKind::AnnexCrash, 100_000 + later)],
         Defect::HideDeaths => vec![annex(FaultKind::AnnexWorker, 100_000 + later)],
+        // The reset comes within a millisecond after the order, in which the move takes its steps.
+        Defect::TrustStarts => vec![
+            back,
+            planned(FaultKind::AnnexLink, FaultTarget::Speaker, later / 200, 1, seed),
+        ],
+        Defect::DenyStarts => vec![
+            back,
+            planned(FaultKind::AnnexLink, FaultTarget::Other, later / 200, 1, seed),
+            crash(600_000 + later),
+        ],
         Defect::AdoptMoving => vec![planned(
             FaultKind::Worker,
             FaultTarget::Speaker,

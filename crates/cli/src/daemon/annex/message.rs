@@ -16,7 +16,7 @@ use crate::daemon::relay::PlannedContent;
 pub type WakeAgent = Arc<dyn Fn() + Send + Sync>;
 
 /// Marks a link of this version.
-pub const MAGIC: [u8; 4] = *b"SFA4";
+pub const MAGIC: [u8; 4] = *b"SFA5";
 /// The only kind of frame.
 pub const MESSAGE: u8 = 1;
 
@@ -95,7 +95,7 @@ pub enum AnnexReply {
     Welcome {
         /// The sender's MAC address on the service interface.
         mac: [u8; 6],
-        /// The clients whose connections it has.
+        /// The clients whose connections it has. From the primary: of those in the greeting.
         has: Vec<SocketAddr>,
         /// From the primary: what it carries, and for which annexes.
         carries: Vec<(SocketAddr, AnnexId)>,

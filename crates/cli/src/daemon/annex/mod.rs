@@ -218,6 +218,13 @@ impl AnnexNodes {
         }
     }
 
+    /// Sets the connections for which the next greeting asks the primary.
+    pub fn name_unconfirmed(&self, service: ServiceIndex, clients: Vec<SocketAddr>) {
+        if let Some(known) = self.node(service, ServingNode::Primary) {
+            known.link.set_guests(clients);
+        }
+    }
+
     /// Tells the primary where connections live.
     pub fn tell_primary(&self, service: ServiceIndex) {
         let own = self.guests.iter().filter(|((of, _), _)| *of == service);

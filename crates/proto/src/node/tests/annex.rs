@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::action::{Action, AnnexStep, Echo, Gate, Heartbeat, OperatorReport, ServiceAction, ServiceBeat};
-use crate::annex::{AnnexId, ServingNode};
+use crate::annex::{AnnexId, DOUBT_MAX, ServingNode};
 use crate::census::{ClientTerms, Terms};
 use crate::connection::UnprotectedCause;
 use crate::export::{ExportPlace, PartReceipt, SnapshotPart};
@@ -220,6 +220,27 @@ impl AnnexedWire {
         self.hear(&[self.offer(true)], false);
         assert_eq!(self.guests(), [(self.client, GAMMA)]);
         self.hear(&[], false);
+    }
+
+    /// Moves the connection to the annex and back. The primary has not said that it has started it.
+    fn move_back(&mut self) {
+        self.move_there();
+        self.order_back();
+        self.restored(ServingNode::Primary);
+        self.dropped(ANNEX);
+        assert_eq!(self.guests(), []);
+    }
+
+    /// The primary says that it has started the connection.
+    fn speaks(&mut self) {
+        let (client, node) = (self.client, ServingNode::Primary);
+        self.put(ServiceInput::SpeaksAt { client, node });
+    }
+
+    /// Whether the wire takes over the connection.
+    fn takes_over(&self, done: &[ServiceAction]) -> bool {
+        let clients = vec![self.client];
+        done.contains(&ServiceAction::Hold { clients })
     }
 
     fn guests(&self) -> Vec<(SocketAddr, AnnexId)> {
@@ -485,6 +506,40 @@ fn a_silent_annexes_connections_are_taken_over() {
     assert!(!done.contains(&held), "{done:?}");
 }
 
+/// The annex was greeted before the wire took over what it had, and answers afterwards.
+#[test]
+fn what_was_taken_over_from_an_annex_is_not_adopted_from_it() {
+    let mut wire = AnnexedWire::new();
+    wire.move_there();
+    wire.put(ServiceInput::AnnexIsUp {
+        node: ANNEX,
+        is_up: false,
+    });
+    wire.take_back = wire.node.service(0).take_back();
+    let done = wire.hear(&[], false);
+    let connection = done.iter().find_map(|action| match action {
+        ServiceAction::Activate { connection, .. } => Some(*connection),
+        _ => None,
+    });
+    let connection = connection.unwrap_or_else(|| panic!("{done:?}"));
+    let endpoint = wire.node.service(0).table().get(connection).unwrap().endpoint();
+    wire.put(ServiceInput::Live { connection });
+    let taken = wire.node.hand_over(wire.now, 0, connection, &endpoint);
+    assert!(taken.is_some());
+    wire.carry_out();
+    assert_eq!(
+        wire.node.service(0).table().find(wire.client),
+        None,
+        "it is relayed"
+    );
+    let has = vec![wire.client];
+    let inputs: Vec<_> = wire.node.service(0).on_link(ANNEX, has).collect();
+    let done: Vec<_> = inputs.into_iter().flat_map(|input| wire.put(input)).collect();
+    assert!(done.contains(&wire.drop_at(ANNEX)), "{done:?}");
+    assert!(!done.contains(&wire.guide(ANNEX)), "{done:?}");
+    assert_eq!(wire.guests(), []);
+}
+
 /// The annex falls silent after the primary has released the connection, and before its socket was started: only the wire has it.
 #[test]
 fn what_nobody_has_any_more_is_taken_over() {
@@ -505,6 +560,86 @@ fn what_nobody_has_any_more_is_taken_over() {
         ],
     );
     assert_eq!(wire.answer(), Some(OfferState::Taken));
+}
+
+/// As [`what_nobody_has_any_more_is_taken_over`], on the way back: the primary has lost its wire for a moment, and has dropped the socket.
+#[test]
+fn what_the_primary_cannot_start_is_taken_over() {
+    let mut wire = AnnexedWire::new();
+    wire.move_back();
+    let done = wire.refused(ServingNode::Primary);
+    assert!(wire.takes_over(&done), "{done:?}");
+    let mut wire = AnnexedWire::new();
+    wire.move_back();
+    wire.speaks();
+    let done = wire.refused(ServingNode::Primary);
+    assert!(!wire.takes_over(&done), "a late refusal: {done:?}");
+}
+
+/// The wire has asked the primary to start a connection, and the link is lost. Nothing of the connection passes until the primary says whether
+/// it has started it.
+#[test]
+fn a_start_whose_link_is_lost_is_asked_for() {
+    let link = |is_up| ServiceInput::AnnexIsUp {
+        node: ServingNode::Primary,
+        is_up,
+    };
+    for lives in [true, false] {
+        let mut wire = AnnexedWire::new();
+        wire.move_back();
+        let clients = vec![wire.client];
+        assert_eq!(
+            wire.node.service(0).unconfirmed(),
+            clients,
+            "the greeting names it"
+        );
+        let done = wire.put(link(false));
+        assert!(
+            done.contains(&ServiceAction::Reserve {
+                clients: clients.clone()
+            }),
+            "{done:?}"
+        );
+        assert!(!wire.takes_over(&done), "{done:?}");
+        let has = if lives { clients } else { Vec::new() };
+        let inputs: Vec<_> = wire.node.service(0).on_link(ServingNode::Primary, has).collect();
+        let done: Vec<_> = inputs.into_iter().flat_map(|input| wire.put(input)).collect();
+        assert_eq!(wire.takes_over(&done), !lives, "{done:?}");
+        assert_eq!(
+            done.contains(&wire.guide(ServingNode::Primary)),
+            lives,
+            "{done:?}"
+        );
+    }
+    let mut wire = AnnexedWire::new();
+    wire.move_back();
+    wire.speaks();
+    let done = wire.put(link(false));
+    assert!(
+        !done
+            .iter()
+            .any(|action| matches!(action, ServiceAction::Reserve { .. }))
+    );
+}
+
+/// The primary lives, but there is no link to it.
+#[test]
+fn a_start_does_not_stay_in_doubt() {
+    let mut wire = AnnexedWire::new();
+    wire.move_back();
+    wire.put(ServiceInput::AnnexIsUp {
+        node: ServingNode::Primary,
+        is_up: false,
+    });
+    let mut done = Vec::new();
+    let end = wire.now + DOUBT_MAX;
+    while wire.now < end {
+        assert_eq!(done, []);
+        wire.now += std::time::Duration::from_millis(20);
+        done = wire.hear(&[], false);
+        done.retain(|action| matches!(action, ServiceAction::Elsewhere(_)));
+    }
+    assert_eq!(done, [wire.guide(ServingNode::Primary)]);
 }
 
 /// A new agent of the primary knows nothing of its predecessor's offers.

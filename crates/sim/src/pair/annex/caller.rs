@@ -76,6 +76,8 @@ pub(in crate::pair) struct CallerLinks {
     nodes: Vec<CalledNode>,
     /// Where connections live.
     guests: BTreeMap<SocketAddr, AnnexId>,
+    /// Connections that the primary was asked to start, and of which it has not said that it has.
+    unconfirmed: Vec<SocketAddr>,
     /// Connections that the primary carries. The annexes are to give them to this wire.
     carried: BTreeMap<SocketAddr, AnnexId>,
     events: VecDeque<(ServingNode, SimLinkEvent)>,
@@ -104,6 +106,7 @@ impl CallerLinks {
             greeting: None,
             nodes: nodes.collect(),
             guests: guests.into_iter().collect(),
+            unconfirmed: Vec::new(),
             carried: BTreeMap::new(),
             events: VecDeque::new(),
             closing: Vec::new(),
@@ -162,6 +165,11 @@ impl CallerLinks {
     /// The primary carries these connections: the next links name them, so that their annexes obey this wire.
     pub fn expect(&mut self, carried: Vec<(SocketAddr, AnnexId)>) {
         self.carried = carried.into_iter().collect();
+    }
+
+    /// Sets the connections for which the next greeting asks the primary.
+    pub fn name_unconfirmed(&mut self, clients: Vec<SocketAddr>) {
+        self.unconfirmed = clients;
     }
 
     /// Tells the primary where all connections live.
@@ -256,7 +264,11 @@ impl CallerLinks {
                     };
                     let own = self.guests.iter().chain(&self.carried);
                     let own = own.filter(|(_, annex)| called.node == ServingNode::Annex(**annex));
-                    let own: Vec<_> = own.map(|(&client, _)| client).collect();
+                    let own = own.map(|(&client, _)| client);
+                    let own: Vec<_> = match called.node {
+                        ServingNode::Primary => self.unconfirmed.clone(),
+                        ServingNode::Annex(_) => own.collect(),
+                    };
                     let mut end = AnnexLinkEnd::new(now, id, false);
                     end.say(LinkWord::Hello(greeting.to_host_of(&own)));
                     called.asks = greeting.asks;
@@ -302,10 +314,15 @@ impl CallerLinks {
         !self.events.is_empty()
     }
 
-    /// The agent has died: its kernel closes all links.
-    pub fn die(&mut self, now: Instant) -> Vec<Output> {
+    /// All links end.
+    pub fn reset(&mut self, now: Instant) {
         let nodes: Vec<_> = self.nodes.iter().map(|called| called.node).collect();
         nodes.into_iter().for_each(|node| self.end(now, node));
+    }
+
+    /// The agent has died: its kernel closes all links.
+    pub fn die(&mut self, now: Instant) -> Vec<Output> {
+        self.reset(now);
         self.events.clear();
         self.nodes.clear();
         std::mem::take(&mut self.closing)

@@ -338,10 +338,15 @@ impl LinkServer {
         self.served.values().map(|served| served.end.poll_timeout()).min()
     }
 
-    /// The process has died: its kernel closes all links. Nobody answers the calls any more.
-    pub fn die(&mut self) -> Vec<Output> {
+    /// All links end.
+    pub fn reset(&mut self) {
         let ids: Vec<_> = self.served.keys().copied().collect();
         ids.into_iter().for_each(|id| self.end(id));
+    }
+
+    /// The process has died: its kernel closes all links. Nobody answers the calls any more.
+    pub fn die(&mut self) -> Vec<Output> {
+        self.reset();
         self.calls.clear();
         std::mem::take(&mut self.closing)
     }
