@@ -92,9 +92,9 @@ struct AnnexMove {
 }
 
 impl AnnexMove {
-    /// Whether the primary decides what becomes of the connection.
-    fn awaits_primary(&self) -> bool {
-        self.from == ServingNode::Primary && self.phase == MovePhase::Prepared
+    /// Whether the node that has the connection decides what becomes of it: the primary may have released it, and an annex was asked to drop it.
+    fn awaits_release(&self) -> bool {
+        self.phase == MovePhase::Prepared
     }
 
     /// Time by which the socket must be made, if it is not made yet.
@@ -196,7 +196,8 @@ impl Annexes {
             .collect()
     }
 
-    /// A node is silent. A move to it goes on if the primary may have released the connection already: then only the primary knows who has it.
+    /// A node is silent. A move to it goes on if the node that has the connection may have released it already: then only that node knows who
+    /// has it.
     /// Returns the clients whose connections it has, and those whose moves to it are over: `true` if nobody else has the
     /// connection. A connection that it had not dropped yet cannot move on.
     pub fn on_down(&mut self, node: ServingNode) -> (Vec<SocketAddr>, Vec<(MovingConnection, bool)>) {
@@ -209,7 +210,7 @@ impl Annexes {
         let ended: Vec<_> = self
             .moves
             .iter()
-            .filter(|(_, one)| one.to == node && !one.awaits_primary())
+            .filter(|(_, one)| one.to == node && !one.awaits_release())
             .map(|(&client, one)| (moving(client, one), one.phase.is_released()))
             .collect();
         for (one, _) in &ended {

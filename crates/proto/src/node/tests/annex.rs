@@ -576,6 +576,22 @@ fn what_the_primary_cannot_start_is_taken_over() {
     assert!(!wire.takes_over(&done), "a late refusal: {done:?}");
 }
 
+/// The annex was asked to drop the connection. It may have done so, so its socket must not be trusted with the connection again.
+#[test]
+fn what_an_annex_was_asked_to_drop_does_not_stay_there() {
+    let mut wire = AnnexedWire::new();
+    wire.move_there();
+    wire.order_back();
+    assert_eq!(wire.restored(ServingNode::Primary), [wire.drop_at(ANNEX)]);
+    let done = wire.put(ServiceInput::AnnexIsUp {
+        node: ServingNode::Primary,
+        is_up: false,
+    });
+    assert!(!done.contains(&wire.guide(ANNEX)), "{done:?}");
+    let done = wire.dropped(ANNEX);
+    assert!(wire.takes_over(&done), "{done:?}");
+}
+
 /// The wire has asked the primary to start a connection, and the link is lost. Nothing of the connection passes until the primary says whether
 /// it has started it.
 #[test]
