@@ -260,14 +260,25 @@ pub struct StreamArrivals {
     splitter: StreamSplitter,
     streams: BTreeMap<u32, WaitingStream>,
     waiting: usize,
+    /// Bytes of the server's own stream that have arrived, in the sequence or ahead of it.
+    server: u64,
+    /// Bytes of the server's own stream that have arrived in the sequence.
+    server_in_sequence: u64,
 }
 
 impl StreamArrivals {
     /// More of the sequence has arrived. Returns false if it is garbled.
     pub fn add(&mut self, bytes: &[u8]) -> bool {
         let (streams, waiting) = (&mut self.streams, &mut self.waiting);
+        let (server, server_in_sequence) = (&mut self.server, &mut self.server_in_sequence);
         self.splitter.feed(bytes, |piece| match piece {
-            StreamPiece::Bytes(stream, bytes) => {
+            StreamPiece::Bytes(stream, mut bytes) => {
+                if stream == SERVER_STREAM {
+                    let ahead = server.saturating_sub(*server_in_sequence).min(bytes.len() as u64);
+                    *server_in_sequence += bytes.len() as u64;
+                    *server = (*server).max(*server_in_sequence);
+                    bytes = &bytes[ahead as usize..];
+                }
                 let stream = streams.entry(stream).or_default();
                 if !stream.is_left {
                     stream.bytes.extend(bytes);
@@ -282,6 +293,25 @@ impl StreamArrivals {
                 }
             }
         })
+    }
+
+    /// A piece of the server's own stream has arrived ahead of the sequence. `from` is the position of its first byte. Bytes that have arrived
+    /// before are skipped. Returns how many bytes are new. A piece after a gap has none.
+    pub fn add_ahead(&mut self, from: u64, bytes: &[u8]) -> usize {
+        let known = self.server.checked_sub(from).and_then(|known| usize::try_from(known).ok());
+        let new = known.and_then(|known| bytes.get(known..)).unwrap_or_default();
+        if !new.is_empty() {
+            self.server += new.len() as u64;
+            self.waiting += new.len();
+            self.streams.entry(SERVER_STREAM).or_default().bytes.extend(new);
+        }
+        new.len()
+    }
+
+    /// Bytes of the server's own stream that have arrived.
+    #[must_use]
+    pub fn server_len(&self) -> u64 {
+        self.server
     }
 
     /// Bytes that no process has taken yet.

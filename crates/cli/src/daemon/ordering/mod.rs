@@ -13,6 +13,7 @@
 mod access;
 mod children;
 mod counts;
+mod datagrams;
 mod frames;
 mod inspect;
 mod kinds;
