@@ -7,6 +7,7 @@
 mod asked;
 mod calls;
 mod children;
+mod datagrams;
 mod files;
 mod forked;
 mod held;

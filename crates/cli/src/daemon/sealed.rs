@@ -46,7 +46,7 @@ impl LinkSeal {
     /// A secret of both ends of this link, for this use. Without a key, whoever reads the link can compute it.
     fn secret(&self, label: &[u8]) -> [u8; SECRET] {
         const OF_SECRETS: u8 = 2; // 0 and 1 are the directions of frames
-        let key = self.key.as_ref().map_or(&[][..], SecretKey::bytes);
+        let key = self.key.as_ref().map_or(&[][..], |key| &key.bytes()[..]);
         let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("any length is a key");
         mac.update(&[OF_SECRETS]);
         mac.update(&self.context[1..]);
