@@ -8,6 +8,7 @@ mod asked;
 mod calls;
 mod children;
 mod datagrams;
+mod deferral;
 mod files;
 mod forked;
 mod held;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use proto::order::frames::{
-    ALONE, CHILD, COUNTS, DATAGRAMS, END, HEAD, HELLO, PART, RECEIPT, REFUSED, RESUME, RESUMED, ROLE_NONE, ROLE_PLAY,
-    ROLE_RECORD, VERSION, frame, payload_len,
+    ALONE, CHILD, COUNTS, DATAGRAMS, END, HEAD, HELLO, PART, RECEIPT, REFUSED, RESUME, RESUMED, ROLE_NONE,
+    ROLE_PLAY, ROLE_RECORD, VERSION, frame, payload_len,
 };
 use proto::order::{OnDivergence, OrderCounts, OrderPlayback, OrderRecorder};
 

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use proto::order::{CLOCKS, COARSE_CLOCKS, OrderEvent, OrderRecorder, Outcome, SERVER_STREAM, Source};
 
+use crate::deferral::{Deferral, Deferred};
 use crate::files::FilePart;
 use crate::forked;
 use crate::held::{HOLD_MAX, HeldOutput, SLOW_CLIENT};
@@ -14,13 +15,6 @@ use crate::look::ReceiptLook;
 use crate::sockets::{OrderedSockets, WaitingConnection};
 use crate::system::{self, PollTimeout, RawAddress};
 
-/// Longest time in nanoseconds for which the agent does not get what the backup's kernel has. Each part for the agent wakes several threads,
-/// on both nodes. The time is long compared with a request, and short compared with the second after which the agents miss receipts.
-const DEFER_MAX: u64 = 4_000_000;
-/// Bytes for which the agent does not wait longer.
-const DEFER_BYTES: usize = 16 << 10;
-/// Longest wait in nanoseconds for a receipt of the backup's kernel. Then the record goes over the agents at once, until the kernel answers.
-const ANSWER_MAX: u64 = 1_000_000;
 /// Longest time without an event in the record, in nanoseconds. A server whose sockets are ready only for work that is not ordered must
 /// still learn the time.
 const QUIET_MAX: u64 = 100_000_000;
@@ -31,10 +25,7 @@ pub struct RecordingServer {
     sink: RecordSink,
     held: HeldOutput,
     look: ReceiptLook,
-    /// When a part for the agent was first deferred. 0: none is.
-    deferred: u64,
-    /// When the record was last offered to the backup's kernel.
-    offered: u64,
+    deferral: Deferral,
     /// The last values of the clocks, 0 if not read.
     clocks: [u64; CLOCKS],
     /// When the last event of a wait was recorded. 0: the server has not waited yet.
@@ -70,8 +61,7 @@ impl RecordingServer {
             sink,
             held: HeldOutput::default(),
             look: ReceiptLook::default(),
-            deferred: 0,
-            offered: 0,
+            deferral: Deferral::default(),
             clocks: [0; CLOCKS],
             last_ready: 0,
             local: VecDeque::new(),
@@ -167,7 +157,7 @@ impl RecordingServer {
         self.flush();
         let sent = self.sink.send(&mut self.recorder);
         self.note(sent);
-        self.deferred = 0;
+        self.deferral.end();
         if self.is_lost {
             self.flush();
         }
@@ -185,36 +175,29 @@ impl RecordingServer {
     /// Offers the record to the backup's kernel, and writes what its receipts release.
     fn offer(&mut self, now: u64) {
         if self.awaits_receipt() && self.sink.offer(&mut self.recorder) {
-            self.offered = now;
+            self.deferral.on_offer(now);
             self.flush();
         }
     }
 
     /// Whether the agent gets the record later.
     fn defers(&mut self, now: u64) -> bool {
-        let unsent = self.recorder.unsent().len();
-        if unsent == 0 || unsent >= DEFER_BYTES || !self.sink.may_defer() {
+        if !self.sink.may_defer() {
             return false;
         }
-        if self.deferred == 0 {
-            self.deferred = now;
-        }
-        let is_overdue = self.awaits_receipt() && now >= self.offered + ANSWER_MAX;
-        if is_overdue {
+        let (unsent, awaits) = (self.recorder.unsent().len(), self.awaits_receipt());
+        let deferred = self.deferral.decide(now, unsent, awaits);
+        if deferred == Deferred::Unanswered {
             self.sink.distrust_datagrams();
         }
-        !is_overdue && now < self.deferred + DEFER_MAX
+        deferred == Deferred::Yes
     }
 
     /// A time limit in milliseconds (negative: none) for a wait of the server, so that nothing is deferred for too long.
     fn limited(&self, limit: c_int, now: u64) -> c_int {
-        if self.deferred == 0 {
+        let Some(due) = self.deferral.due(self.awaits_receipt()) else {
             return limit;
-        }
-        let mut due = self.deferred + DEFER_MAX;
-        if self.awaits_receipt() {
-            due = due.min(self.offered + ANSWER_MAX);
-        }
+        };
         let left = due.saturating_sub(now).div_ceil(1_000_000) as c_int;
         if (0..left).contains(&limit) { limit } else { left }
     }

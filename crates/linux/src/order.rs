@@ -53,8 +53,15 @@ impl OrderProgram {
         let object = verified(|| object::open(&OBJECT.0))?;
         let state = map_memory(&object, "order_state", STATE_BYTES)?;
         // SAFETY: the port is within the mapping, and aligned. The program is not attached yet.
-        unsafe { state.as_mut_ptr().add(16).cast::<u16>().write_volatile(port.to_be()) };
-        let ring = Ring::open(map(&object, "order_ring")).step(|| "mapping the ring of recorded order".into())?;
+        unsafe {
+            state
+                .as_mut_ptr()
+                .add(16)
+                .cast::<u16>()
+                .write_volatile(port.to_be())
+        };
+        let ring =
+            Ring::open(map(&object, "order_ring")).step(|| "mapping the ring of recorded order".into())?;
         Ok(Self {
             object,
             attached: None,

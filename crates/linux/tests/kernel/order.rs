@@ -32,7 +32,9 @@ impl OrderTestbed {
         let lan = Lan::new(test)?;
         let program = lan.backup.run(|| {
             let mut program = OrderProgram::load(PORT).expect("the verifier accepts it");
-            program.attach(if_nametoindex("eth0").expect("eth0")).expect("attached");
+            program
+                .attach(if_nametoindex("eth0").expect("eth0"))
+                .expect("attached");
             program
         });
         let backup = SocketAddr::new(lan.backup.address(family), PORT);
@@ -92,8 +94,16 @@ fn the_kernel_takes_a_record_and_gives_receipts() {
                 let bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
                 testbed.send(&seal, 1000, &bytes);
                 let have = testbed.receipt(&seal, PATIENCE);
-                let lens = if (primary, backup) == (true, true) { len } else { 1280 };
-                assert_eq!(have, Some(1000 + lens), "{family:?}, {len} bytes, {primary}, {backup}");
+                let lens = if (primary, backup) == (true, true) {
+                    len
+                } else {
+                    1280
+                };
+                assert_eq!(
+                    have,
+                    Some(1000 + lens),
+                    "{family:?}, {len} bytes, {primary}, {backup}"
+                );
                 assert_eq!(testbed.taken(), [(1, 1000, bytes)]);
             }
         }
@@ -101,7 +111,14 @@ fn the_kernel_takes_a_record_and_gives_receipts() {
         testbed.send(&seal, 2280, &bytes);
         let receipts = [(); 3].map(|()| testbed.receipt(&seal, PATIENCE));
         assert_eq!(receipts, [3560, 4840, 5280].map(Some));
-        assert_eq!(testbed.taken().into_iter().flat_map(|(.., bytes)| bytes).collect::<Vec<_>>(), bytes);
+        assert_eq!(
+            testbed
+                .taken()
+                .into_iter()
+                .flat_map(|(.., bytes)| bytes)
+                .collect::<Vec<_>>(),
+            bytes
+        );
         assert_eq!(testbed.program.refused(), 0);
     }
 }
@@ -129,7 +146,11 @@ fn a_gap_and_a_wrong_tag_give_no_receipt() {
     testbed.send(&own, 20, b"bc");
     assert_eq!(testbed.receipt(&own, PATIENCE), Some(22));
     testbed.send(&own, 0, b"again");
-    assert_eq!(testbed.receipt(&own, PATIENCE), Some(22), "the receipt may have been lost");
+    assert_eq!(
+        testbed.receipt(&own, PATIENCE),
+        Some(22),
+        "the receipt may have been lost"
+    );
     let places: Vec<_> = testbed.taken().into_iter().map(|(_, from, _)| from).collect();
     assert_eq!(places, [10, 20, 0]);
 }
@@ -167,7 +188,13 @@ fn packets_of_others_pass_untouched() {
         let (own, other) = (seal(1), seal(2));
         testbed.program.open_link(&own, 0).expect("added");
         let at = |port| SocketAddr::new(testbed.lan.backup.address(family), port);
-        let bind = |port| testbed.lan.backup.run(|| UdpSocket::bind(at(port))).expect("a socket");
+        let bind = |port| {
+            testbed
+                .lan
+                .backup
+                .run(|| UdpSocket::bind(at(port)))
+                .expect("a socket")
+        };
         let expect = |socket: &UdpSocket, datagram: &[u8]| {
             socket.set_read_timeout(Some(PATIENCE)).expect("set");
             let mut buffer = [0; 4096];
@@ -177,7 +204,13 @@ fn packets_of_others_pass_untouched() {
         let (same, elsewhere) = (bind(PORT), bind(PORT + 1));
         let datagram = |seal: &DatagramSeal| seal.datagrams(0, b"abc").next().expect("one");
         let large = [datagram(&own), vec![1; 3000]].concat(); // comes in fragments
-        for foreign in [&b"foreign"[..], &[9; 1400], &datagram(&other), &own.make_receipt(3), &large] {
+        for foreign in [
+            &b"foreign"[..],
+            &[9; 1400],
+            &datagram(&other),
+            &own.make_receipt(3),
+            &large,
+        ] {
             testbed.socket.send(foreign).expect("sent");
             expect(&same, foreign);
         }

@@ -70,11 +70,7 @@ impl DatagramSeal {
     }
 
     fn sealed(&self, kind: u32, number: u64, bytes: &[u8]) -> Vec<u8> {
-        let head = [
-            u64::from(kind) | (bytes.len() as u64) << 32,
-            self.cookie,
-            number,
-        ];
+        let head = [u64::from(kind) | (bytes.len() as u64) << 32, self.cookie, number];
         let words = bytes.chunks(8).map(|chunk| {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
@@ -145,7 +141,9 @@ mod tests {
         ];
         for (len, expected) in vectors {
             let input: Vec<u8> = (0..len).collect();
-            let words = input.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+            let words = input
+                .chunks(8)
+                .map(|word| u64::from_le_bytes(word.try_into().unwrap()));
             assert_eq!(siphash(seal().key(), words), expected, "{len} bytes");
         }
     }
@@ -157,7 +155,10 @@ mod tests {
         let mut at = 0;
         for datagram in &datagrams {
             assert!(datagram.len() <= HEAD + BYTES_MAX);
-            assert_eq!(datagram[4..8], (datagram.len() as u32 - HEAD as u32).to_le_bytes());
+            assert_eq!(
+                datagram[4..8],
+                (datagram.len() as u32 - HEAD as u32).to_le_bytes()
+            );
             assert_eq!(datagram[16..24], (500 + at as u64).to_le_bytes());
             let bytes = &datagram[HEAD..];
             assert_eq!(bytes, &record[at..at + bytes.len()]);

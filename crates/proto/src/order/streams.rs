@@ -298,7 +298,10 @@ impl StreamArrivals {
     /// A piece of the server's own stream has arrived ahead of the sequence. `from` is the position of its first byte. Bytes that have arrived
     /// before are skipped. Returns how many bytes are new. A piece after a gap has none.
     pub fn add_ahead(&mut self, from: u64, bytes: &[u8]) -> usize {
-        let known = self.server.checked_sub(from).and_then(|known| usize::try_from(known).ok());
+        let known = self
+            .server
+            .checked_sub(from)
+            .and_then(|known| usize::try_from(known).ok());
         let new = known.and_then(|known| bytes.get(known..)).unwrap_or_default();
         if !new.is_empty() {
             self.server += new.len() as u64;

@@ -154,7 +154,10 @@ fn the_backups_kernel_gives_receipts_before_the_agent_has_the_record() {
     assert_eq!(recorder.offer(), None, "nothing is recorded");
     recorder.record(&read(10));
     let first = recorder.unsent().to_vec();
-    assert!(!recorder.kernel_receipt(1), "a receipt for bytes that were never offered");
+    assert!(
+        !recorder.kernel_receipt(1),
+        "a receipt for bytes that were never offered"
+    );
     assert_eq!(recorder.offer(), Some((0, &first[..])));
     recorder.offered();
     assert_eq!(recorder.offer(), None, "all was offered");
@@ -164,15 +167,25 @@ fn the_backups_kernel_gives_receipts_before_the_agent_has_the_record() {
     let before = recorder.len();
     recorder.record(&clock(5));
     let second = recorder.unsent()[first.len()..].to_vec();
-    assert_eq!(recorder.offer(), Some((before, &second[..])), "only what has no receipt");
+    assert_eq!(
+        recorder.offer(),
+        Some((before, &second[..])),
+        "only what has no receipt"
+    );
     recorder.offered();
     recorder.sent(recorder.unsent().len());
     assert!(recorder.unsent().is_empty() && !recorder.may_write());
     recorder.record(&clock(6));
     let (from, bytes) = recorder.offer().expect("an event is new");
-    assert!(from == before && bytes.starts_with(&second), "the first offer may be lost");
+    assert!(
+        from == before && bytes.starts_with(&second),
+        "the first offer may be lost"
+    );
     recorder.receipt(recorder.len() - recorder.unsent().len() as u64);
-    assert_eq!(recorder.offer().map(|(from, _)| from), Some(before + second.len() as u64));
+    assert_eq!(
+        recorder.offer().map(|(from, _)| from),
+        Some(before + second.len() as u64)
+    );
     recorder.offered();
     assert!(!recorder.may_write());
     assert!(recorder.kernel_receipt(recorder.len()) && recorder.may_write());

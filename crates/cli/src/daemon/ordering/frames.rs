@@ -18,7 +18,12 @@ pub fn send(mut stream: &UnixStream, kind: u8, payload: &[u8]) -> io::Result<()>
 }
 
 /// Sends a frame to the library, and with it a copy of a descriptor.
-pub fn send_with(stream: &UnixStream, kind: u8, payload: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<()> {
+pub fn send_with(
+    stream: &UnixStream,
+    kind: u8,
+    payload: &[u8],
+    descriptor: BorrowedFd<'_>,
+) -> io::Result<()> {
     let frame = frame(kind, payload);
     let descriptors = [descriptor.as_raw_fd()];
     let passed = [ControlMessage::ScmRights(&descriptors)];
