@@ -528,7 +528,8 @@ impl RecordingServer {
     fn take_receipts(&mut self, events: &mut [libc::epoll_event], count: usize) -> usize {
         let mut kept = 0;
         for at in 0..count {
-            match { events[at].u64 } {
+            let data = events[at].u64;
+            match data {
                 LINK_DATA => self.receive(),
                 DATAGRAM_DATA => self.sink.receive_datagrams(&mut self.recorder),
                 _ => {

@@ -178,9 +178,7 @@ pub(super) fn begin_link(
     secret: impl FnOnce(&[u8]) -> [u8; 16],
 ) -> Option<u64> {
     let mut state = service.state();
-    if state.inbound.is_none() {
-        return None; // the link has ended meanwhile
-    }
+    state.inbound.as_ref()?; // the link may have ended meanwhile
     state.take_from_kernel();
     let have = state.arrivals.streams().server_len();
     let kernel = state.kernel.as_mut()?;
