@@ -5,11 +5,10 @@ use std::ffi::c_int;
 
 use proto::order::{DatagramSeal, OrderRecorder, RECEIPT_LEN};
 
-use crate::children::LINK;
 use crate::system;
 
-/// Descriptors from this one on are out of the server's way. Below the links of children and of programs.
-const DESCRIPTOR: c_int = LINK - 40;
+/// Descriptors from this one on are out of the server's way. Below the links of children and of programs, which begin at 1000.
+const DESCRIPTOR: c_int = 960;
 /// Number of datagrams that are read at a time.
 const RECEIVE_MAX: usize = 64;
 

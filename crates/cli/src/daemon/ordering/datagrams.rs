@@ -2,32 +2,22 @@
 //! ([`linux::order`]). So no thread has to wake up for a receipt.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::time::Duration;
+use std::net::{IpAddr, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
 
 use linux::network::interfaces;
 use linux::order::OrderProgram;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use proto::order::{DatagramSeal, OrderArrivals};
 
-use super::state::OrderedService;
-
-/// How long pieces of the record wait in the ring. The backup's server gets them together, because it costs the machine more to wake it for
-/// each of them.
-const BATCH: Duration = Duration::from_millis(1);
 /// Number of links of one record whose pieces are taken. Pieces of a link that has ended may still be in the ring.
 const COOKIES_MAX: usize = 4;
 
 /// The primary's half: what its library needs to send datagrams over the present link.
 pub(super) struct DatagramPath {
-    pub seal: DatagramSeal,
+    cookie: u64,
+    secret: [u8; 16],
     /// Connected to the backup.
     pub socket: UdpSocket,
-    /// The link's secret, which the seal has as well.
-    pub secret: [u8; 16],
 }
 
 impl DatagramPath {
@@ -39,15 +29,15 @@ impl DatagramPath {
         let socket = UdpSocket::bind(own)?;
         socket.connect(peer)?;
         Ok(Self {
-            seal: DatagramSeal::new(cookie, secret),
-            socket,
+            cookie,
             secret,
+            socket,
         })
     }
 
     /// The payload of the frame to the library.
     pub fn payload(&self) -> Vec<u8> {
-        [&self.seal.cookie().to_le_bytes()[..], &self.secret].concat()
+        [&self.cookie.to_le_bytes()[..], &self.secret].concat()
     }
 }
 
@@ -132,63 +122,5 @@ impl KernelArrivals {
     /// Number of datagrams that the kernel has refused.
     pub fn refused(&self) -> u64 {
         self.program.refused()
-    }
-}
-
-/// Loads the program, unless that was tried before. Starts the thread that empties its ring.
-pub(super) fn prepare(service: &Arc<OrderedService>) {
-    if std::mem::replace(&mut service.state().has_tried_datagrams, true) {
-        return;
-    }
-    let prepared = KernelArrivals::load(service.peer.port()).and_then(|kernel| {
-        let ring = kernel.descriptor()?;
-        let of_thread = Arc::clone(service);
-        std::thread::Builder::new()
-            .name("order-ring".into())
-            .spawn(move || empty_ring(&of_thread, &ring))?;
-        Ok(kernel)
-    });
-    match prepared {
-        Ok(kernel) => service.state().kernel = Some(kernel),
-        Err(error) => {
-            tracing::info!(%error, "the kernel takes no records; the primary's clients wait for this agent's receipts")
-        }
-    }
-}
-
-/// Empties the ring whenever it has pieces, a batch at a time.
-fn empty_ring(service: &OrderedService, ring: &OwnedFd) {
-    loop {
-        let mut polled = [PollFd::new(ring.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut polled, PollTimeout::NONE) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(error) => return tracing::warn!(%error, "cannot wait for the kernel's records"),
-        }
-        std::thread::sleep(BATCH);
-        if service.state().take_from_kernel() {
-            service.notify();
-        }
-    }
-}
-
-/// Takes datagrams of the link that has come up at this address. Returns the link's cookie. `None`: the link goes without.
-pub(super) fn begin_link(
-    service: &OrderedService,
-    own: SocketAddr,
-    secret: impl FnOnce(&[u8]) -> [u8; 16],
-) -> Option<u64> {
-    let mut state = service.state();
-    state.inbound.as_ref()?; // the link may have ended meanwhile
-    state.take_from_kernel();
-    let have = state.arrivals.streams().server_len();
-    let kernel = state.kernel.as_mut()?;
-    let cookie = linux::process::random_seed() as u64;
-    let seal = DatagramSeal::new(cookie, secret(&cookie.to_le_bytes()));
-    match kernel.open_link(&seal, own.ip().to_canonical(), have) {
-        Ok(()) => Some(cookie),
-        Err(error) => {
-            tracing::info!(%error, vip = %service.vip, "the kernel takes no record from this link");
-            None
-        }
     }
 }

@@ -10,9 +10,10 @@ use linux::clock;
 use proto::order::{RecordId, RecordPosition};
 
 use super::super::sealed::{BEGIN_MAX, SealedReader, begin};
-use super::datagrams::{self, DatagramPath};
+use super::datagrams::DatagramPath;
 use super::inspect::ServerInspection;
 use super::kinds::{DATAGRAMS, ENDED, FOLLOWED, HAVE, MAGIC, NONE, PART, RECEIPT, REFUSED};
+use super::ring;
 use super::state::OrderedService;
 
 /// Interval at which the primary checks whether the backup still answers.
@@ -116,7 +117,7 @@ pub(super) fn follow(service: &Arc<OrderedService>) -> io::Result<()> {
                 drop(state);
                 inspection.look(&service, clock::now());
                 if follows {
-                    datagrams::prepare(&service);
+                    ring::prepare(&service);
                 }
                 if follows && let Err(error) = take_record(&service) {
                     tracing::debug!(%error, peer = %service.peer, "no link for recorded order");
@@ -174,7 +175,7 @@ fn take_record(service: &OrderedService) -> io::Result<()> {
                 let link = reader.stream.get_ref();
                 link.set_read_timeout(None)?;
                 let own = link.local_addr()?;
-                if let Some(cookie) = datagrams::begin_link(service, own, |label| reader.secret(label)) {
+                if let Some(cookie) = ring::begin_link(service, own, |label| reader.secret(label)) {
                     writer.send(DATAGRAMS, &cookie.to_le_bytes())?;
                 }
             }

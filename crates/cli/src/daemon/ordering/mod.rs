@@ -19,6 +19,7 @@ mod inspect;
 mod kinds;
 mod library;
 mod link;
+mod ring;
 mod state;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
