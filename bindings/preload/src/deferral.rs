@@ -2,7 +2,7 @@
 
 /// Longest time in nanoseconds for which the agent does not get what the backup's kernel has. Each part for the agent wakes several threads,
 /// on both nodes. The time is long compared with a request, and short compared with the second after which the agents miss receipts.
-const DEFER_MAX: u64 = 4_000_000;
+const DEFER_MAX: u64 = 10_000_000;
 /// Number of bytes that are not deferred.
 const DEFER_BYTES: usize = 16 << 10;
 /// Longest wait in nanoseconds for a receipt of the backup's kernel. Then the record goes over the agents at once, until the kernel answers.

@@ -14,7 +14,7 @@ use super::state::OrderedService;
 
 /// How long pieces of the record wait in the ring. The backup's server gets them together, because it costs the machine more to wake it for
 /// each of them.
-const BATCH: Duration = Duration::from_millis(1);
+const BATCH: Duration = Duration::from_millis(4);
 
 /// Loads the program, unless that was tried before. Starts the thread that empties its ring.
 pub(super) fn prepare(service: &Arc<OrderedService>) {
