@@ -12,7 +12,7 @@ fn main() {
     // Debian keeps <asm/types.h> in a folder named after the architecture.
     let machine = env::var("CARGO_CFG_TARGET_ARCH").expect("set by cargo");
     let include = format!("-I/usr/include/{machine}-linux-gnu");
-    for object in ["steadfast.bpf", "edge.bpf", "numbers.bpf"] {
+    for object in ["steadfast.bpf", "edge.bpf", "numbers.bpf", "order.bpf"] {
         SkeletonBuilder::new()
             .source(source_dir.join(format!("{object}.c")))
             .obj(out_dir.join(format!("{object}.o")))

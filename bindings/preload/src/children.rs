@@ -182,41 +182,41 @@ unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: std::ffi::c_lo
     unsafe { fcntl(fd, command, argument) }
 }
 
-/// Whether a descriptor is the link with the agent. A server that closes all descriptors which it does not know does not mean this one.
+/// Whether a descriptor is the link with the agent, or the socket to the backup. A server that closes all descriptors which it does not know does
+/// not mean these.
 pub fn is_link(fd: c_int) -> bool {
-    with_server(|server| server.link() == Some(fd)) == Some(true)
+    with_server(|server| server.links().contains(&Some(fd))) == Some(true)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let bound = |fd: c_uint| c_int::try_from(fd).unwrap_or(c_int::MAX);
     let closes = flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0;
-    let link = with_server(|server| {
+    let links = with_server(|server| {
         if closes {
             for fd in server.between(bound(first), bound(last)) {
                 server.on_close(fd);
             }
         }
-        server.link()
+        server.links()
     });
-    let link = link.flatten().and_then(|link| c_uint::try_from(link).ok());
-    let outcome = match link.filter(|link| (first..=last).contains(link)) {
-        None => system::close_between(first, last, flags),
-        Some(link) => {
-            let before = if first < link {
-                system::close_between(first, link - 1, flags)
-            } else {
-                Ok(0)
-            };
-            before.and_then(|_| {
-                if link < last {
-                    system::close_between(link + 1, last, flags)
-                } else {
-                    Ok(0)
-                }
-            })
+    let links = links.into_iter().flatten().flatten();
+    let mut kept: Vec<c_uint> = links
+        .filter_map(|link| c_uint::try_from(link).ok())
+        .filter(|link| (first..=last).contains(link))
+        .collect();
+    kept.sort_unstable();
+    let mut outcome = Ok(0);
+    let mut from = first;
+    for link in kept {
+        if from < link {
+            outcome = outcome.and(system::close_between(from, link - 1, flags));
         }
-    };
+        from = link + 1;
+    }
+    if from <= last {
+        outcome = outcome.and(system::close_between(from, last, flags));
+    }
     crate::calls::size_or_error(outcome) as c_int
 }
 

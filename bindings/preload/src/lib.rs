@@ -7,6 +7,8 @@
 mod asked;
 mod calls;
 mod children;
+mod datagrams;
+mod deferral;
 mod files;
 mod forked;
 mod held;

@@ -1,5 +1,6 @@
 //! Where the record goes, and where it comes from: a file, or this node's agent.
 
+use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -10,13 +11,20 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use proto::order::frames::{
-    ALONE, CHILD, COUNTS, END, HEAD, HELLO, PART, RECEIPT, REFUSED, RESUME, RESUMED, ROLE_NONE, ROLE_PLAY,
-    ROLE_RECORD, VERSION, frame, payload_len,
+    ALONE, CHILD, COUNTS, DATAGRAMS, END, HEAD, HELLO, PART, RECEIPT, REFUSED, RESUME, RESUMED, ROLE_NONE,
+    ROLE_PLAY, ROLE_RECORD, VERSION, frame, payload_len,
 };
 use proto::order::{OnDivergence, OrderCounts, OrderPlayback, OrderRecorder};
 
+use crate::datagrams::DatagramLink;
 use crate::system;
 
+/// The data of the agent's link in the server's epoll instance. No server uses it, because it is no pointer and no descriptor.
+pub const LINK_DATA: u64 = 0x5f73_7465_6164_6661;
+/// The same for the socket to the backup.
+pub const DATAGRAM_DATA: u64 = LINK_DATA + 1;
+/// Bytes that the agent has not taken. With more, the backup's kernel is offered nothing, so that the server waits for its agent.
+const UNSENT_MAX: usize = 1 << 20;
 const READ_SIZE: usize = 16 << 10;
 /// How long the library waits for the agent when the server starts.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -79,11 +87,8 @@ impl OrderRole {
         (&stream).read_exact(&mut payload)?;
         stream.set_read_timeout(None)?;
         let link = AgentLink {
-            fd: stream.as_raw_fd(),
-            received: Vec::new(),
-            unsent: Vec::new(),
             is_exact: false,
-            looked_at: 0,
+            ..AgentLink::of_child(stream.as_raw_fd())
         };
         let role = match (head[0], &payload[..]) {
             (ROLE_RECORD, [ip @ .., high, low]) if ip.len() == 16 => {
@@ -121,6 +126,11 @@ pub struct AgentLink {
     is_exact: bool,
     /// Bytes of a child's next frame, which was looked at and is still in the socket.
     looked_at: usize,
+    /// Descriptors that have come, and whose frames were not handled yet.
+    passed: VecDeque<c_int>,
+    datagrams: Option<DatagramLink>,
+    /// The epoll instance that has the link.
+    watched_in: Option<c_int>,
 }
 
 /// The agent has ended, or the link is broken.
@@ -141,6 +151,9 @@ impl AgentLink {
             unsent: Vec::new(),
             is_exact: true,
             looked_at: 0,
+            passed: VecDeque::new(),
+            datagrams: None,
+            watched_in: None,
         }
     }
 
@@ -242,6 +255,31 @@ impl AgentLink {
         Ok(())
     }
 
+    /// The agent has said whether the backup's kernel takes datagrams.
+    fn set_datagrams(&mut self, payload: &[u8]) {
+        let socket = if payload.is_empty() {
+            None
+        } else {
+            self.passed.pop_front()
+        };
+        let new = DatagramLink::new(payload, socket);
+        if let Some(old) = std::mem::replace(&mut self.datagrams, new) {
+            if let Some(epoll) = self.watched_in {
+                system::epoll_remove(epoll, old.descriptor()); // a child may have a copy
+            }
+            old.close();
+        }
+        if let Some(epoll) = self.watched_in {
+            self.watch_datagrams(epoll);
+        }
+    }
+
+    fn watch_datagrams(&self, epoll: c_int) {
+        if let Some(datagrams) = &self.datagrams {
+            watch(epoll, datagrams.descriptor(), DATAGRAM_DATA);
+        }
+    }
+
     fn send(&mut self) -> Result<(), LinkLost> {
         while !self.unsent.is_empty() {
             match system::send_now(self.fd, &self.unsent) {
@@ -262,11 +300,13 @@ impl AgentLink {
         let mut buffer = [0; READ_SIZE];
         let mut is_lost = false;
         loop {
-            match system::receive_now(self.fd, &mut buffer, 0) {
-                Ok(0) => is_lost = true,
-                Ok(count) => {
+            match system::receive_with(self.fd, &mut buffer) {
+                Ok((0, _)) => is_lost = true,
+                Ok((count, passed)) => {
+                    self.passed.extend(passed);
                     self.received.extend(&buffer[..count as usize]);
-                    if count as usize == READ_SIZE {
+                    // The kernel ends a read at a descriptor.
+                    if count as usize == READ_SIZE || passed.is_some() {
                         continue;
                     }
                 }
@@ -289,6 +329,15 @@ impl AgentLink {
     }
 }
 
+/// Watches a socket for input, which is reported with this data. Returns whether that is possible.
+fn watch(epoll: c_int, fd: c_int, data: u64) -> bool {
+    let event = libc::epoll_event {
+        events: libc::EPOLLIN as u32,
+        u64: data,
+    };
+    system::epoll_add(epoll, fd, event).is_ok()
+}
+
 /// Where a record goes.
 pub enum RecordSink {
     /// A file. Writes do not wait.
@@ -298,11 +347,87 @@ pub enum RecordSink {
 }
 
 impl RecordSink {
-    /// The descriptor that is readable when there is something to [`receive`](Self::receive).
-    pub fn descriptor(&self) -> Option<c_int> {
+    fn link(&self) -> Option<&AgentLink> {
         match self {
             Self::File(_) => None,
-            Self::Agent(link) => Some(link.fd),
+            Self::Agent(link) => Some(link),
+        }
+    }
+
+    /// The descriptor of the agent's link. It is readable when there is something to [`receive`](Self::receive).
+    pub fn descriptor(&self) -> Option<c_int> {
+        self.link().map(|link| link.fd)
+    }
+
+    /// The socket to the backup. It is readable when there are [receipts](Self::receive_datagrams).
+    pub fn datagram_descriptor(&self) -> Option<c_int> {
+        Some(self.link()?.datagrams.as_ref()?.descriptor())
+    }
+
+    /// Watches the link and the socket to the backup in an epoll instance, from now on.
+    pub fn watch(&mut self, epoll: c_int) {
+        if let Self::Agent(link) = self
+            && link.watched_in.is_none()
+            && watch(epoll, link.fd, LINK_DATA)
+        {
+            link.watched_in = Some(epoll);
+            link.watch_datagrams(epoll);
+        }
+    }
+
+    /// Ends the watch, and closes the socket to the backup.
+    pub fn unwatch(&mut self) {
+        let Self::Agent(link) = self else {
+            return;
+        };
+        link.set_datagrams(&[]);
+        if let Some(epoll) = link.watched_in.take() {
+            system::epoll_remove(epoll, link.fd);
+        }
+    }
+
+    /// This process is a child, which does not use its parent's sockets. Returns the link.
+    pub fn forget(mut self) -> Option<c_int> {
+        if let Self::Agent(link) = &mut self
+            && let Some(datagrams) = link.datagrams.take()
+        {
+            datagrams.close();
+        }
+        self.descriptor()
+    }
+
+    /// Offers the record to the backup's kernel. Returns whether anything was sent.
+    pub fn offer(&mut self, recorder: &mut OrderRecorder) -> bool {
+        match self {
+            Self::Agent(link) if link.unsent.len() < UNSENT_MAX => {
+                let datagrams = link.datagrams.as_mut();
+                datagrams.is_some_and(|datagrams| datagrams.offer(recorder))
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes the receipts of the backup's kernel.
+    pub fn receive_datagrams(&mut self, recorder: &mut OrderRecorder) {
+        if let Self::Agent(link) = self
+            && let Some(datagrams) = &mut link.datagrams
+        {
+            datagrams.receive(recorder);
+        }
+    }
+
+    /// Whether the agent may get the record later, because the backup's kernel answers.
+    pub fn may_defer(&self) -> bool {
+        let datagrams = self.link().and_then(|link| link.datagrams.as_ref());
+        datagrams.is_some_and(DatagramLink::is_trusted)
+    }
+
+    /// The backup's kernel has not answered in time.
+    pub fn distrust_datagrams(&mut self) {
+        if let Self::Agent(link) = self
+            && let Some(datagrams) = &mut link.datagrams
+        {
+            datagrams.distrust();
         }
     }
 
@@ -338,12 +463,18 @@ impl RecordSink {
             return Ok(());
         };
         let mut has_ended = false;
-        link.receive(|kind, payload| match (kind, payload.first_chunk()) {
+        let mut datagrams = Vec::new();
+        let received = link.receive(|kind, payload| match (kind, payload.first_chunk()) {
             (RECEIPT, Some(arrived)) => recorder.receipt(u64::from_le_bytes(*arrived)),
             (ALONE, _) => recorder.alone(),
             (END, _) => has_ended = true,
+            (DATAGRAMS, _) => datagrams.push(payload.to_vec()),
             _ => {}
-        })?;
+        });
+        for payload in datagrams {
+            link.set_datagrams(&payload);
+        }
+        received?;
         if has_ended { Err(LinkLost) } else { Ok(()) }
     }
 

@@ -6,16 +6,15 @@ use std::path::Path;
 
 use proto::order::{CLOCKS, COARSE_CLOCKS, OrderEvent, OrderRecorder, Outcome, SERVER_STREAM, Source};
 
+use crate::deferral::{Deferral, Deferred};
 use crate::files::FilePart;
 use crate::forked;
 use crate::held::{HOLD_MAX, HeldOutput, SLOW_CLIENT};
-use crate::link::{AgentLink, LinkLost, RecordSink};
+use crate::link::{AgentLink, DATAGRAM_DATA, LINK_DATA, LinkLost, RecordSink};
 use crate::look::ReceiptLook;
 use crate::sockets::{OrderedSockets, WaitingConnection};
 use crate::system::{self, PollTimeout, RawAddress};
 
-/// The data of the agent's link in the server's epoll instance. No server uses it, because it is no pointer and no descriptor.
-const LINK_DATA: u64 = 0x5f73_7465_6164_6661;
 /// Longest time without an event in the record, in nanoseconds. A server whose sockets are ready only for work that is not ordered must
 /// still learn the time.
 const QUIET_MAX: u64 = 100_000_000;
@@ -26,8 +25,7 @@ pub struct RecordingServer {
     sink: RecordSink,
     held: HeldOutput,
     look: ReceiptLook,
-    /// The link is in this epoll instance.
-    watched_in: Option<c_int>,
+    deferral: Deferral,
     /// The last values of the clocks, 0 if not read.
     clocks: [u64; CLOCKS],
     /// When the last event of a wait was recorded. 0: the server has not waited yet.
@@ -63,7 +61,7 @@ impl RecordingServer {
             sink,
             held: HeldOutput::default(),
             look: ReceiptLook::default(),
-            watched_in: None,
+            deferral: Deferral::default(),
             clocks: [0; CLOCKS],
             last_ready: 0,
             local: VecDeque::new(),
@@ -128,7 +126,7 @@ impl RecordingServer {
         for connection in self.local {
             let _ = system::close(connection.fd);
         }
-        self.sink.descriptor()
+        self.sink.forget()
     }
 
     /// Whether the record cannot go on.
@@ -141,18 +139,16 @@ impl RecordingServer {
         self.child.is_some()
     }
 
-    /// The link with the agent.
-    pub fn link(&self) -> Option<c_int> {
-        self.sink.descriptor()
+    /// The link with the agent, and the socket to the backup.
+    pub fn links(&self) -> [Option<c_int>; 2] {
+        [self.sink.descriptor(), self.sink.datagram_descriptor()]
     }
 
     /// Ends the record. Returns the output that is still held, and the connections that the server has not accepted yet.
     pub fn end(mut self, reason: &str) -> (HeldOutput, VecDeque<WaitingConnection>) {
         self.pass_on();
         self.sink.refuse(reason);
-        if let (Some(epoll), Some(link)) = (self.watched_in, self.sink.descriptor()) {
-            system::epoll_remove(epoll, link);
-        }
+        self.sink.unwatch();
         (self.held, self.local)
     }
 
@@ -161,9 +157,49 @@ impl RecordingServer {
         self.flush();
         let sent = self.sink.send(&mut self.recorder);
         self.note(sent);
+        self.deferral.end();
         if self.is_lost {
             self.flush();
         }
+    }
+
+    /// As [`pass_on`](Self::pass_on), but first offers the record to the backup's kernel. The agent gets it later if the kernel answers.
+    fn pass_on_lazily(&mut self, now: u64) {
+        self.flush();
+        self.offer(now);
+        if !self.defers(now) {
+            self.pass_on();
+        }
+    }
+
+    /// Offers the record to the backup's kernel, and writes what its receipts release.
+    fn offer(&mut self, now: u64) {
+        if self.awaits_receipt() && self.sink.offer(&mut self.recorder) {
+            self.deferral.on_offer(now);
+            self.flush();
+        }
+    }
+
+    /// Whether the agent gets the record later.
+    fn defers(&mut self, now: u64) -> bool {
+        if !self.sink.may_defer() {
+            return false;
+        }
+        let (unsent, awaits) = (self.recorder.unsent().len(), self.awaits_receipt());
+        let deferred = self.deferral.decide(now, unsent, awaits);
+        if deferred == Deferred::Unanswered {
+            self.sink.distrust_datagrams();
+        }
+        deferred == Deferred::Yes
+    }
+
+    /// A time limit in milliseconds (negative: none) for a wait of the server, so that nothing is deferred for too long.
+    fn limited(&self, limit: c_int, now: u64) -> c_int {
+        let Some(due) = self.deferral.due(self.awaits_receipt()) else {
+            return limit;
+        };
+        let left = due.saturating_sub(now).div_ceil(1_000_000) as c_int;
+        if (0..left).contains(&limit) { limit } else { left }
     }
 
     fn flush(&mut self) {
@@ -189,14 +225,16 @@ impl RecordingServer {
         !self.is_lost && !self.held.is_empty() && !self.recorder.may_write()
     }
 
-    /// Waits until the backup has what the held output depends on, and writes all of this output that the clients take.
+    /// Waits until the backup has what the held output depends on, and writes all of this output that the clients take. The server may sleep
+    /// long after that, so nothing is deferred.
     pub fn settle(&mut self) {
+        self.offer(system::nanos(libc::CLOCK_MONOTONIC));
         self.pass_on();
         while !self.held.is_empty() && !self.recorder.may_write() {
-            if let Some(link) = self.sink.descriptor() {
-                let _ = system::poll(&mut [system::readable(link)], SLOW_CLIENT);
-            }
+            let mut links = self.links().map(|link| system::readable(link.unwrap_or(-1)));
+            let _ = system::poll(&mut links, SLOW_CLIENT);
             self.receive();
+            self.sink.receive_datagrams(&mut self.recorder);
             self.pass_on();
         }
     }
@@ -382,14 +420,17 @@ impl RecordingServer {
         events: &mut [libc::epoll_event],
         timeout: c_int,
     ) -> Outcome<usize> {
-        self.watch_link(epoll);
-        self.pass_on();
+        if self.child.is_none() {
+            self.sink.watch(epoll);
+        }
+        let begun = system::nanos(libc::CLOCK_MONOTONIC);
+        self.pass_on_lazily(begun);
         if self.awaits_receipt() {
             self.look.begin();
         }
-        let begun = system::nanos(libc::CLOCK_MONOTONIC);
         loop {
             let now = system::nanos(libc::CLOCK_MONOTONIC);
+            self.pass_on_lazily(now);
             let waited = i32::try_from((now - begun) / 1_000_000).unwrap_or(i32::MAX);
             let mut left = if timeout < 0 {
                 -1
@@ -403,6 +444,7 @@ impl RecordingServer {
             if forked::has_forked() && !(0..forked::LOOK).contains(&left) {
                 left = forked::LOOK;
             }
+            left = self.limited(left, now);
             if !self.local.is_empty() {
                 left = 0;
             }
@@ -438,9 +480,10 @@ impl RecordingServer {
         events: c_short,
         timeout: c_int,
     ) -> Outcome<c_short> {
-        self.pass_on();
         let left = PollTimeout::new(timeout);
         loop {
+            let now = system::nanos(libc::CLOCK_MONOTONIC);
+            self.pass_on_lazily(now);
             if timeout != 0 && self.local.iter().any(|one| one.listener == fd) {
                 self.begin_round(true, 0);
                 return Ok(libc::POLLIN);
@@ -452,21 +495,22 @@ impl RecordingServer {
             } else {
                 left.millis()
             };
-            let link = self.sink.descriptor().unwrap_or(-1);
-            let mut both = [
-                system::readable(link),
-                libc::pollfd {
-                    fd,
-                    events,
-                    revents: 0,
-                },
-            ];
-            let polled = system::poll(&mut both, limit);
-            if both[0].revents != 0 {
+            let [link, datagrams] = self.links().map(|link| system::readable(link.unwrap_or(-1)));
+            let server = libc::pollfd {
+                fd,
+                events,
+                revents: 0,
+            };
+            let mut all = [link, datagrams, server];
+            let polled = system::poll(&mut all, self.limited(limit, now));
+            if all[0].revents != 0 {
                 self.receive();
             }
-            self.pass_on();
-            let ready = both[1].revents;
+            if all[1].revents != 0 {
+                self.sink.receive_datagrams(&mut self.recorder);
+            }
+            self.flush();
+            let ready = all[2].revents;
             let is_over = ready != 0 || left.is_over() || self.is_lost || forked::has_used();
             if polled.is_ok() && !is_over {
                 continue;
@@ -480,34 +524,27 @@ impl RecordingServer {
         }
     }
 
-    fn watch_link(&mut self, epoll: c_int) {
-        if self.watched_in.is_some() || self.child.is_some() {
-            return;
-        }
-        if let Some(link) = self.sink.descriptor() {
-            let event = libc::epoll_event {
-                events: libc::EPOLLIN as u32,
-                u64: LINK_DATA,
-            };
-            self.watched_in = system::epoll_add(epoll, link, event).is_ok().then_some(epoll);
-        }
-    }
-
-    /// Handles receipts, and removes the link's event. Returns the number of events that remain.
+    /// Handles receipts, and removes the events of the link and of the socket to the backup. Returns the number of events that remain.
     fn take_receipts(&mut self, events: &mut [libc::epoll_event], count: usize) -> usize {
-        let Some(place) = events[..count]
-            .iter()
-            .position(|event| { event.u64 } == LINK_DATA)
-        else {
-            return count;
-        };
-        events.copy_within(place + 1..count, place);
-        self.receive();
-        if !self.awaits_receipt() {
-            self.look.succeed();
+        let mut kept = 0;
+        for at in 0..count {
+            let data = events[at].u64;
+            match data {
+                LINK_DATA => self.receive(),
+                DATAGRAM_DATA => self.sink.receive_datagrams(&mut self.recorder),
+                _ => {
+                    events[kept] = events[at];
+                    kept += 1;
+                }
+            }
         }
-        self.pass_on();
-        count - 1
+        if kept < count {
+            if !self.awaits_receipt() {
+                self.look.succeed();
+            }
+            self.pass_on_lazily(system::nanos(libc::CLOCK_MONOTONIC));
+        }
+        kept
     }
 
     /// Decides whether the server serves ordered sockets or others in this round, and records the ordered ones. Returns the number of events.

@@ -187,12 +187,12 @@ impl OrderedServer {
         self.pid();
     }
 
-    /// The parent's link with the agent, if this process has one.
-    pub fn link(&self) -> Option<c_int> {
+    /// The link with the agent and the socket to the backup, if this process has them.
+    pub fn links(&self) -> [Option<c_int>; 2] {
         match &self.mode {
-            OrderMode::Recording(recording) => recording.link(),
-            OrderMode::Playing(playing) => playing.link(),
-            OrderMode::Plain(_) => None,
+            OrderMode::Recording(recording) => recording.links(),
+            OrderMode::Playing(playing) => [playing.link(), None],
+            OrderMode::Plain(_) => [None; 2],
         }
     }
 

@@ -151,6 +151,36 @@ pub fn receive_now(fd: c_int, buffer: &mut [u8], flags: c_int) -> Outcome<u64> {
     }
 }
 
+/// Reads from a local socket without waiting. A descriptor may come with the bytes. It is closed on exec.
+pub fn receive_with(fd: c_int, buffer: &mut [u8]) -> Outcome<(u64, Option<c_int>)> {
+    let mut part = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    // Room for one descriptor, aligned as the kernel demands.
+    let mut control = [0_u64; 3];
+    // SAFETY: the type has only numbers and pointers, for which 0 is valid.
+    let mut message = unsafe { mem::zeroed::<libc::msghdr>() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control) as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the message, its part and its control data are valid.
+    let count = outcome(unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut message, flags) })?;
+    // SAFETY: the kernel has filled the control data. A header of this kind has a descriptor.
+    let passed = unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message).as_ref();
+        let is_descriptor = |header: &&libc::cmsghdr| {
+            header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS
+        };
+        header
+            .filter(is_descriptor)
+            .map(|header| libc::CMSG_DATA(header).cast::<c_int>().read_unaligned())
+    };
+    Ok((count, passed))
+}
+
 /// `accept4` with raw arguments.
 ///
 /// # Safety
@@ -239,6 +269,17 @@ pub fn duplicate_from(fd: c_int, from: c_int) -> Outcome<c_int> {
         -1 => Err(errno()),
         copy => Ok(copy),
     }
+}
+
+/// Moves a descriptor to the first free number from `from` on, if that is possible. It is closed on exec. Returns its number.
+pub fn move_from(fd: c_int, from: c_int) -> c_int {
+    // SAFETY: no pointers.
+    let moved = unsafe { control(fd, libc::F_DUPFD_CLOEXEC, c_long::from(from)) };
+    if moved < 0 {
+        return fd; // the limit of open files is below that number
+    }
+    let _ = close(fd);
+    moved
 }
 
 /// Leaves a descriptor open on exec.

@@ -10,6 +10,7 @@ pub mod features;
 pub mod keeper;
 pub mod netns;
 pub mod network;
+pub mod order;
 pub mod own_file;
 pub mod packet_socket;
 pub mod probe;

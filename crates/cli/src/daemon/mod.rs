@@ -401,13 +401,14 @@ impl Agent<'_> {
     }
 
     fn watch(&mut self) {
+        // All actions of a role that the node has now were carried out, so the gates are those of this role.
+        self.kernel.ordering.tell(&self.node);
         self.kernel.watch(&mut self.node);
         if self.kernel.mend(&mut self.node) {
             self.kernel.look_for_links(&mut self.node, &self.kernel.peer);
         }
         self.kernel.serve_annexes(&mut self.node);
         self.known.renew(&self.kernel, &self.node);
-        self.kernel.ordering.tell(&self.node);
     }
 
     fn pass_time(&mut self) {

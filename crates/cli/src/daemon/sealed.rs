@@ -17,6 +17,8 @@ use crate::config::SecretKey;
 const MAGIC: usize = 4;
 const NONCE: usize = 16;
 const TAG: usize = 16;
+/// Length of a secret that is derived from a link.
+const SECRET: usize = 16;
 /// Largest payload in bytes of a frame: all that an agent keeps of a record, and the input of a connection with its limits.
 const PAYLOAD_MAX: usize = 65 << 20;
 /// Time limit for connecting and for the first frames.
@@ -39,6 +41,17 @@ impl LinkSeal {
         mac.update(frame);
         self.count += 1;
         Some(mac)
+    }
+
+    /// A secret of both ends of this link, for this use. Without a key, whoever reads the link can compute it.
+    fn secret(&self, label: &[u8]) -> [u8; SECRET] {
+        const OF_SECRETS: u8 = 2; // 0 and 1 are the directions of frames
+        let key = self.key.as_ref().map_or(&[][..], |key| &key.bytes()[..]);
+        let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("any length is a key");
+        mac.update(&[OF_SECRETS]);
+        mac.update(&self.context[1..]);
+        mac.update(label);
+        *mac.finalize().into_bytes().first_chunk().expect("32 bytes")
     }
 }
 
@@ -71,6 +84,11 @@ impl SealedWriter {
 }
 
 impl SealedReader {
+    /// A secret of both ends of this link. Links have other secrets, and so have other labels.
+    pub fn secret(&self, label: &[u8]) -> [u8; SECRET] {
+        self.seal.secret(label)
+    }
+
     /// Receives a frame: its kind and its payload.
     pub fn receive(&mut self) -> io::Result<(u8, Vec<u8>)> {
         let mut head = [0; HEAD];
@@ -175,6 +193,23 @@ mod tests {
             to_opener.send(3, b"12345678").expect("sent");
             assert_eq!(from_other.receive().expect("a frame"), (3, b"12345678".to_vec()));
         }
+    }
+
+    #[test]
+    fn both_ends_of_a_link_have_its_secrets() {
+        let secrets = |keys: [Option<SecretKey>; 2], labels: [&[u8]; 2]| {
+            let [(opener, _), (other, _)] = link(keys);
+            [opener.secret(labels[0]), other.secret(labels[1])]
+        };
+        for key in [None, Some(key("a"))] {
+            let [one, same] = secrets([key.clone(), key.clone()], [b"a"; 2]);
+            assert_eq!(one, same);
+            let [later, another] = secrets([key.clone(), key], [b"a", b"b"]);
+            assert_ne!(later, one, "another link");
+            assert_ne!(later, another, "another label");
+        }
+        let [one, other] = secrets([Some(key("a")), Some(key("b"))], [b"a"; 2]);
+        assert_ne!(one, other, "another key");
     }
 
     #[test]

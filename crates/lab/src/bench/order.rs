@@ -170,7 +170,15 @@ fn measure(
     }
     progress.finish_and_clear();
     for (index, expected) in [(0, "records"), (1, "plays")] {
-        let order = testbeds[WITH].status(index)?.recorded_order;
+        let status = testbeds[WITH].status(index)?;
+        if expected == "plays" {
+            let taken = status.counters.get("order_kernel_bytes");
+            ensure!(
+                taken.is_some_and(|&bytes| bytes > 0),
+                "the backup's kernel has taken nothing"
+            );
+        }
+        let order = status.recorded_order;
         let activity = order.context("no recorded order")?.activity;
         ensure!(
             activity == expected,

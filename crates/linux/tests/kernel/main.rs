@@ -19,6 +19,7 @@ mod local;
 mod multipath;
 mod older;
 mod options;
+mod order;
 mod progress;
 mod restore;
 mod reversed;

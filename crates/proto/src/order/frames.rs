@@ -28,9 +28,12 @@ pub const CHILD: u8 = 11;
 pub const RESUME: u8 = 12;
 /// The stream has this many bytes (8 bytes, little-endian).
 pub const RESUMED: u8 = 13;
+/// The library may offer its record to the backup's kernel. The payload is the link's cookie (8 bytes) and secret (16 bytes). With the frame
+/// comes the descriptor of a UDP socket that is connected to the backup. An empty payload, without a descriptor: the library may no more.
+pub const DATAGRAMS: u8 = 14;
 
 /// The version of this protocol.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Bytes of a frame before its payload.
 pub const HEAD: usize = 5;
 

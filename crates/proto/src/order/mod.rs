@@ -9,6 +9,7 @@
 //! The record has no data of connections, because the backup has the log of their input. It has the sizes of reads, the order of all
 //! calls, and the results of calls that differ from machine to machine.
 
+mod datagram;
 mod encoding;
 mod event;
 pub mod frames;
@@ -19,6 +20,7 @@ mod streams;
 mod tests;
 mod transfer;
 
+pub use self::datagram::{DatagramSeal, RECEIPT_LEN};
 pub use self::encoding::{BadRecord, OrderDecoder, OrderEncoder};
 pub use self::event::{CLOCKS, COARSE_CLOCKS, OrderCall, OrderEvent, Outcome, RANDOM_MAX, Source};
 pub use self::playback::{OnDivergence, OrderCounts, OrderPlayback, OrderStep};

@@ -260,14 +260,25 @@ pub struct StreamArrivals {
     splitter: StreamSplitter,
     streams: BTreeMap<u32, WaitingStream>,
     waiting: usize,
+    /// Bytes of the server's own stream that have arrived, in the sequence or ahead of it.
+    server: u64,
+    /// Bytes of the server's own stream that have arrived in the sequence.
+    server_in_sequence: u64,
 }
 
 impl StreamArrivals {
     /// More of the sequence has arrived. Returns false if it is garbled.
     pub fn add(&mut self, bytes: &[u8]) -> bool {
         let (streams, waiting) = (&mut self.streams, &mut self.waiting);
+        let (server, server_in_sequence) = (&mut self.server, &mut self.server_in_sequence);
         self.splitter.feed(bytes, |piece| match piece {
-            StreamPiece::Bytes(stream, bytes) => {
+            StreamPiece::Bytes(stream, mut bytes) => {
+                if stream == SERVER_STREAM {
+                    let ahead = server.saturating_sub(*server_in_sequence).min(bytes.len() as u64);
+                    *server_in_sequence += bytes.len() as u64;
+                    *server = (*server).max(*server_in_sequence);
+                    bytes = &bytes[ahead as usize..];
+                }
                 let stream = streams.entry(stream).or_default();
                 if !stream.is_left {
                     stream.bytes.extend(bytes);
@@ -282,6 +293,28 @@ impl StreamArrivals {
                 }
             }
         })
+    }
+
+    /// A piece of the server's own stream has arrived ahead of the sequence. `from` is the position of its first byte. Bytes that have arrived
+    /// before are skipped. Returns how many bytes are new. A piece after a gap has none.
+    pub fn add_ahead(&mut self, from: u64, bytes: &[u8]) -> usize {
+        let known = self
+            .server
+            .checked_sub(from)
+            .and_then(|known| usize::try_from(known).ok());
+        let new = known.and_then(|known| bytes.get(known..)).unwrap_or_default();
+        if !new.is_empty() {
+            self.server += new.len() as u64;
+            self.waiting += new.len();
+            self.streams.entry(SERVER_STREAM).or_default().bytes.extend(new);
+        }
+        new.len()
+    }
+
+    /// Bytes of the server's own stream that have arrived.
+    #[must_use]
+    pub fn server_len(&self) -> u64 {
+        self.server
     }
 
     /// Bytes that no process has taken yet.
@@ -504,5 +537,54 @@ mod tests {
             prop_assert!(len(CHILD) == 0 || len(SERVER_STREAM) >= 3);
             prop_assert!(len(GRANDCHILD) == 0 || len(CHILD) >= 4);
         }
+
+        /// The sequence arrives in pieces, and meanwhile other pieces of the server's stream come ahead, again, or after a gap.
+        #[test]
+        fn pieces_that_come_ahead_fit_into_the_stream(
+            parts in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 1..20)), 1..20),
+            ahead in prop::collection::vec((0..300_usize, 1..40_usize), 0..40),
+            cut in 1..30_usize,
+            takes in any::<bool>(),
+        ) {
+            let mut merger = StreamMerger::default();
+            prop_assert!(merger.open(CHILD, cause(SERVER_STREAM, 0)));
+            let (mut sequence, mut server) = (Vec::new(), Vec::new());
+            for (is_child, bytes) in &parts {
+                sequence.extend(merger.add(if *is_child { CHILD } else { SERVER_STREAM }, bytes));
+                server.extend(if *is_child { &[][..] } else { bytes });
+            }
+            let mut arrivals = StreamArrivals::default();
+            let mut taken = Vec::new();
+            let mut pieces = ahead.iter();
+            for part in sequence.chunks(cut) {
+                if let Some(&(from, len)) = pieces.next() {
+                    let piece = server.get(from..(from + len).min(server.len())).unwrap_or_default();
+                    let known = arrivals.server_len() as usize;
+                    let new = if from <= known { (from + piece.len()).saturating_sub(known) } else { 0 };
+                    prop_assert_eq!(arrivals.add_ahead(from as u64, piece), new);
+                }
+                prop_assert!(arrivals.add(part));
+                if takes {
+                    taken.extend(arrivals.take(SERVER_STREAM));
+                    prop_assert_eq!(taken.len() as u64, arrivals.server_len());
+                }
+                prop_assert!(server.starts_with(&taken));
+            }
+            taken.extend(arrivals.take(SERVER_STREAM));
+            prop_assert_eq!(taken, server);
+        }
+    }
+
+    #[test]
+    fn a_piece_after_a_gap_does_not_count() {
+        let mut arrivals = StreamArrivals::default();
+        assert_eq!(arrivals.add_ahead(0, b"abc"), 3);
+        assert_eq!(arrivals.add_ahead(4, b"ef"), 0, "after a gap");
+        assert_eq!(arrivals.add_ahead(1, b"bcd"), 1);
+        assert_eq!(arrivals.add_ahead(0, b"ab"), 0, "again");
+        assert!(arrivals.add(&StreamMerger::default().add(SERVER_STREAM, b"abcdef")));
+        assert_eq!(arrivals.add_ahead(u64::MAX, b"x"), 0);
+        assert_eq!((arrivals.server_len(), arrivals.waiting()), (6, 6));
+        assert_eq!(arrivals.take(SERVER_STREAM), b"abcdef");
     }
 }

@@ -149,6 +149,81 @@ fn a_write_does_not_wait_while_no_backup_takes_the_record() {
 }
 
 #[test]
+fn the_backups_kernel_gives_receipts_before_the_agent_has_the_record() {
+    let mut recorder = OrderRecorder::default();
+    assert_eq!(recorder.offer(), None, "nothing is recorded");
+    recorder.record(&read(10));
+    let first = recorder.unsent().to_vec();
+    assert!(
+        !recorder.kernel_receipt(1),
+        "a receipt for bytes that were never offered"
+    );
+    assert_eq!(recorder.offer(), Some((0, &first[..])));
+    recorder.offered();
+    assert_eq!(recorder.offer(), None, "all was offered");
+    assert!(recorder.kernel_receipt(recorder.len()) && recorder.may_write());
+    assert!(!recorder.kernel_receipt(recorder.len()), "again");
+
+    let before = recorder.len();
+    recorder.record(&clock(5));
+    let second = recorder.unsent()[first.len()..].to_vec();
+    assert_eq!(
+        recorder.offer(),
+        Some((before, &second[..])),
+        "only what has no receipt"
+    );
+    recorder.offered();
+    recorder.sent(recorder.unsent().len());
+    assert!(recorder.unsent().is_empty() && !recorder.may_write());
+    recorder.record(&clock(6));
+    let (from, bytes) = recorder.offer().expect("an event is new");
+    assert!(
+        from == before && bytes.starts_with(&second),
+        "the first offer may be lost"
+    );
+    recorder.receipt(recorder.len() - recorder.unsent().len() as u64);
+    assert_eq!(
+        recorder.offer().map(|(from, _)| from),
+        Some(before + second.len() as u64)
+    );
+    recorder.offered();
+    assert!(!recorder.may_write());
+    assert!(recorder.kernel_receipt(recorder.len()) && recorder.may_write());
+}
+
+#[test]
+fn only_the_agent_ends_the_time_alone() {
+    let mut recorder = OrderRecorder::default();
+    recorder.record(&read(10));
+    recorder.alone();
+    recorder.offered();
+    assert!(recorder.kernel_receipt(1));
+    assert!(recorder.may_write(), "the agent knows of no backup");
+    recorder.sent(recorder.unsent().len());
+    assert_eq!(recorder.offer(), None, "what the agent has is not kept");
+    recorder.receipt(1);
+    assert!(!recorder.may_write());
+}
+
+#[test]
+fn a_long_record_without_receipts_goes_only_over_the_agents() {
+    let mut recorder = OrderRecorder::default();
+    let (mut offers, mut all) = (0, Vec::<u8>::new());
+    for nanos in 0..10_000 {
+        recorder.record(&clock(nanos << 40));
+        offers += usize::from(recorder.offer().is_some());
+        all.extend(recorder.unsent());
+        recorder.sent(recorder.unsent().len());
+    }
+    assert!(offers > 100 && recorder.offer().is_none());
+    assert_eq!(all.len() as u64, recorder.len());
+    recorder.receipt(recorder.len());
+    recorder.record(&clock(1));
+    let (from, bytes) = recorder.offer().expect("the receipts have caught up");
+    assert_eq!((from, bytes), (all.len() as u64, recorder.unsent()));
+}
+
+#[test]
 fn the_server_goes_on_alone_after_the_records_end() {
     let mut playback = playback(OnDivergence::Unprotect, &[read(10)]);
     assert_eq!(playback.step(READ), Ok(OrderStep::Event(read(10))));

@@ -255,12 +255,28 @@ impl OrderArrivals {
         }
         let has_room = self.streams.waiting() + bytes.len() <= KEPT_MAX;
         if !has_room || !self.streams.add(bytes) {
-            self.streams = StreamArrivals::default();
-            self.is_given_up = true;
+            self.give_up();
             return None;
         }
         self.arrived += bytes.len() as u64;
         Some(self.arrived)
+    }
+
+    /// The kernel has taken a piece of the server's own stream. `from` is the position of its first byte. Returns how many bytes are new.
+    pub fn add_ahead(&mut self, from: u64, bytes: &[u8]) -> usize {
+        if self.is_given_up {
+            return 0;
+        }
+        if self.streams.waiting() + bytes.len() > KEPT_MAX {
+            self.give_up();
+            return 0;
+        }
+        self.streams.add_ahead(from, bytes)
+    }
+
+    fn give_up(&mut self) {
+        self.streams = StreamArrivals::default();
+        self.is_given_up = true;
     }
 
     /// Bytes that have arrived in all.

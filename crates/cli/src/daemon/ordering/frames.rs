@@ -1,11 +1,12 @@
 //! Sends and receives the frames of [`proto::order::frames`].
 
-use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use proto::order::frames::{HEAD, frame, payload_len};
 
 /// Largest payload of a frame from a library that has a role: what the library has recorded since its last frame.
@@ -14,6 +15,21 @@ const PAYLOAD_MAX: usize = 64 << 20;
 /// Sends a frame to the library.
 pub fn send(mut stream: &UnixStream, kind: u8, payload: &[u8]) -> io::Result<()> {
     stream.write_all(&frame(kind, payload))
+}
+
+/// Sends a frame to the library, and with it a copy of a descriptor.
+pub fn send_with(
+    stream: &UnixStream,
+    kind: u8,
+    payload: &[u8],
+    descriptor: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let frame = frame(kind, payload);
+    let descriptors = [descriptor.as_raw_fd()];
+    let passed = [ControlMessage::ScmRights(&descriptors)];
+    let parts = [IoSlice::new(&frame)];
+    let sent = sendmsg::<()>(stream.as_raw_fd(), &parts, &passed, MsgFlags::empty(), None)?;
+    (&*stream).write_all(&frame[sent..])
 }
 
 /// Waits for a frame from a library that has a role. A thread that slept in `read` would also be woken whenever the library

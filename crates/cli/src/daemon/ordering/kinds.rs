@@ -1,7 +1,7 @@
 //! Frames of the link for a record between the agents ([`crate::daemon::sealed`]).
 
 /// Marks a link of this version.
-pub const MAGIC: [u8; 4] = *b"SFO3";
+pub const MAGIC: [u8; 4] = *b"SFO4";
 /// The backup's first frame: the record that its server follows (8 bytes, 0: none yet), how much of it has arrived (8 bytes), then the VIP
 /// as text.
 pub const HAVE: u8 = 1;
@@ -17,3 +17,5 @@ pub const FOLLOWED: u8 = 5;
 pub const NONE: u8 = 6;
 /// The record is complete, for the reason in the payload.
 pub const ENDED: u8 = 7;
+/// The backup's kernel takes datagrams of this link, which the backup has given this cookie (8 bytes).
+pub const DATAGRAMS: u8 = 8;

@@ -156,7 +156,10 @@ fn begin_recording(service: &OrderedService, stream: &UnixStream) -> io::Result<
     send(stream, ROLE_RECORD, &address)?;
     send(stream, ALONE, &[])?;
     stream.set_write_timeout(Some(Duration::from_millis(100)))?;
-    service.state().recorder = Some(stream.try_clone()?);
+    let mut state = service.state();
+    state.recorder = Some(stream.try_clone()?);
+    state.offer_datagrams();
+    drop(state);
     tracing::info!(vip = %service.vip, "the server's order is recorded");
     Ok(())
 }
@@ -195,6 +198,11 @@ fn play(service: &OrderedService, stream: &UnixStream) -> io::Result<()> {
     while has_more {
         let mut bytes = Vec::new();
         let mut state = service.wait(Duration::from_secs(1), |state| {
+            if state.has_ended() {
+                // The last receipts came from the kernel. Nothing that they release reaches a client any more.
+                state.close_inbound();
+                state.take_from_kernel();
+            }
             bytes = state.arrivals.streams().take(SERVER_STREAM);
             !bytes.is_empty() || state.has_ended()
         });

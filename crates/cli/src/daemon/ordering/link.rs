@@ -9,9 +9,11 @@ use std::time::Duration;
 use linux::clock;
 use proto::order::{RecordId, RecordPosition};
 
-use super::super::sealed::{BEGIN_MAX, begin};
+use super::super::sealed::{BEGIN_MAX, SealedReader, begin};
+use super::datagrams::DatagramPath;
 use super::inspect::ServerInspection;
-use super::kinds::{ENDED, FOLLOWED, HAVE, MAGIC, NONE, PART, RECEIPT, REFUSED};
+use super::kinds::{DATAGRAMS, ENDED, FOLLOWED, HAVE, MAGIC, NONE, PART, RECEIPT, REFUSED};
+use super::ring;
 use super::state::OrderedService;
 
 /// Interval at which the primary checks whether the backup still answers.
@@ -74,12 +76,31 @@ fn send_record(stream: TcpStream, services: &[Arc<OrderedService>]) -> io::Resul
                     .on_receipt(clock::now(), u64::from_le_bytes(*arrived)),
                 None => break Err(io::ErrorKind::InvalidData.into()),
             },
+            Ok((DATAGRAMS, payload)) => {
+                if let Err(error) = begin_datagrams(service, number, &reader, &payload) {
+                    tracing::info!(%error, "the server sends no datagrams to the backup");
+                }
+            }
             Ok(_) => {}
             Err(error) => break Err(error),
         }
     };
     service.state().link_down(clock::now(), number);
     outcome
+}
+
+/// The backup's kernel takes datagrams of the link with this number.
+fn begin_datagrams(
+    service: &OrderedService,
+    number: u64,
+    reader: &SealedReader,
+    payload: &[u8],
+) -> io::Result<()> {
+    let cookie = payload.first_chunk().ok_or(io::ErrorKind::InvalidData)?;
+    let (secret, port) = (reader.secret(cookie), service.peer.port());
+    let path = DatagramPath::open(u64::from_le_bytes(*cookie), secret, reader.stream.get_ref(), port)?;
+    service.state().begin_datagrams(number, path);
+    Ok(())
 }
 
 /// Starts the thread that takes the record while this node is the backup. On the primary, it watches the backup's receipts.
@@ -95,12 +116,15 @@ pub(super) fn follow(service: &Arc<OrderedService>) -> io::Result<()> {
                 let follows = state.follows();
                 drop(state);
                 inspection.look(&service, clock::now());
+                if follows {
+                    ring::prepare(&service);
+                }
                 if follows && let Err(error) = take_record(&service) {
                     tracing::debug!(%error, peer = %service.peer, "no link for recorded order");
                     std::thread::sleep(PAUSE);
                 }
                 if follows {
-                    service.state().inbound = None;
+                    service.state().close_inbound();
                 }
             }
         })?;
@@ -148,10 +172,15 @@ fn take_record(service: &OrderedService) -> io::Result<()> {
                 }
                 state.inbound = inbound.take();
                 drop(state);
-                reader.stream.get_ref().set_read_timeout(None)?;
+                let link = reader.stream.get_ref();
+                link.set_read_timeout(None)?;
+                let own = link.local_addr()?;
+                if let Some(cookie) = ring::begin_link(service, own, |label| reader.secret(label)) {
+                    writer.send(DATAGRAMS, &cookie.to_le_bytes())?;
+                }
             }
             PART => {
-                let arrived = state.arrivals.add(&payload);
+                let arrived = state.add_arrivals(&payload);
                 drop(state);
                 if let Some(arrived) = arrived {
                     writer.send(RECEIPT, &arrived.to_le_bytes())?;
@@ -170,7 +199,7 @@ fn take_record(service: &OrderedService) -> io::Result<()> {
             }
             REFUSED | ENDED => {
                 state.ended = Some(format!("the primary: {}", String::from_utf8_lossy(&payload)));
-                state.inbound = None;
+                state.close_inbound();
                 drop(state);
                 service.notify();
                 return Ok(());

@@ -13,11 +13,13 @@
 mod access;
 mod children;
 mod counts;
+mod datagrams;
 mod frames;
 mod inspect;
 mod kinds;
 mod library;
 mod link;
+mod ring;
 mod state;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::num::NonZeroU64;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use proto::Instant;
 use proto::action::ServiceIndex;
-use proto::order::frames::{ALONE, END, RECEIPT};
+use proto::order::frames::{ALONE, DATAGRAMS, END, RECEIPT};
 use proto::order::{
     LinkRefusal, OnDivergence, OrderArrivals, OrderTransfer, RecordId, RecordPosition, SERVER_STREAM,
     StreamCause, StreamMerger, StreamReceipts,
@@ -17,13 +18,14 @@ use proto::order::{
 use proto::role::Role;
 
 use super::super::sealed::SealedWriter;
+use super::datagrams::{DatagramPath, KernelArrivals};
 use super::frames;
 use super::kinds::{ENDED, FOLLOWED, PART};
 use crate::config::SecretKey;
 use crate::control::OrderActivity;
 
 /// The counters of a service, with their names.
-pub(super) type OrderCounters = [(&'static str, u64); 8];
+pub(super) type OrderCounters = [(&'static str, u64); 10];
 
 /// What the service's record does on this node, for the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,8 +88,14 @@ pub(super) struct OrderState {
     link: Option<SealedWriter>,
     /// Counts the links, so that a thread of an earlier link does not end a later one.
     links: u64,
+    /// How the library sends datagrams over the present link.
+    datagrams: Option<DatagramPath>,
     /// The backup's half.
     pub arrivals: OrderArrivals,
+    /// What the kernel has taken for it. `None`: it takes nothing.
+    pub kernel: Option<KernelArrivals>,
+    /// Whether the kernel's program was loaded, or could not be.
+    pub has_tried_datagrams: bool,
     /// The link from the primary.
     pub inbound: Option<TcpStream>,
     /// The record of this node's server has ended, or must end, for this reason.
@@ -123,7 +131,10 @@ impl OrderedService {
             transfer: OrderTransfer::default(),
             link: None,
             links: 0,
+            datagrams: None,
             arrivals: OrderArrivals::default(),
+            kernel: None,
+            has_tried_datagrams: false,
             inbound: None,
             ended: None,
             reason: NO_SERVER.to_owned(),
@@ -198,11 +209,14 @@ pub(super) fn plays(role: Role) -> bool {
 
 impl OrderState {
     pub fn counters(&self) -> OrderCounters {
+        let of_kernel = |count: fn(&KernelArrivals) -> u64| self.kernel.as_ref().map_or(0, count);
         [
             ("order_recorded_bytes", self.transfer.len()),
             ("order_unconfirmed_bytes", self.transfer.unconfirmed()),
             ("order_times_alone", self.times_alone),
             ("order_arrived_bytes", self.arrivals.arrived()),
+            ("order_kernel_bytes", of_kernel(KernelArrivals::taken)),
+            ("order_refused_datagrams", of_kernel(KernelArrivals::refused)),
             ("order_played", self.played),
             ("order_divergences", self.divergences),
             ("order_without_library", self.without_library),
@@ -242,6 +256,9 @@ impl OrderState {
         self.libraries += 1;
         (self.server, self.part, self.ended) = (Some(server), part, None);
         self.close_inbound();
+        if let Some(kernel) = &mut self.kernel {
+            kernel.begin();
+        }
         self.arrivals = OrderArrivals::default();
         (self.played, self.divergences) = (0, 0);
         self.children.clear();
@@ -275,11 +292,29 @@ impl OrderState {
         self.close_inbound();
     }
 
-    /// Ends the link from the primary. What has no receipt does not count.
+    /// Ends the link from the primary. What has no receipt does not count. The kernel gives no receipts any more.
     pub fn close_inbound(&mut self) {
+        if let Some(kernel) = &self.kernel {
+            kernel.close_link();
+        }
         if let Some(inbound) = self.inbound.take() {
             let _ = inbound.shutdown(Shutdown::Both);
         }
+    }
+
+    /// Moves what the kernel has taken to the arrivals. Returns whether it was news.
+    pub fn take_from_kernel(&mut self) -> bool {
+        let kernel = self.kernel.as_mut();
+        kernel.is_some_and(|kernel| kernel.drain(&mut self.arrivals))
+    }
+
+    /// A piece of the sequence has arrived. Returns how much has arrived in all. `None`: this node's server does not take the record.
+    pub fn add_arrivals(&mut self, bytes: &[u8]) -> Option<u64> {
+        let arrived = self.arrivals.add(bytes);
+        if let Some(kernel) = &self.kernel {
+            kernel.note(&mut self.arrivals);
+        }
+        arrived
     }
 
     /// Whether this node takes the record from the primary.
@@ -313,6 +348,7 @@ impl OrderState {
         if let Err(error) = link.send(FOLLOWED, &record.0.get().to_le_bytes()) {
             tracing::debug!(%error, "the link for recorded order is broken");
         }
+        self.end_datagrams();
         if let Some(old) = self.link.replace(link) {
             old.close();
         }
@@ -333,9 +369,34 @@ impl OrderState {
     }
 
     fn end_link(&mut self, now: Instant) {
+        self.end_datagrams();
         self.transfer.link_down(now);
         if let Some(link) = self.link.take() {
             link.close();
+        }
+    }
+
+    /// The backup's kernel takes datagrams of the link with this number.
+    pub fn begin_datagrams(&mut self, number: u64, path: DatagramPath) {
+        if self.links == number && self.link.is_some() {
+            self.datagrams = Some(path);
+            self.offer_datagrams();
+        }
+    }
+
+    /// Lets the library send datagrams, if there is a library and a link.
+    pub fn offer_datagrams(&self) {
+        let (Some(library), Some(path)) = (&self.recorder, &self.datagrams) else {
+            return;
+        };
+        if let Err(error) = frames::send_with(library, DATAGRAMS, &path.payload(), path.socket.as_fd()) {
+            tracing::debug!(%error, "the server sends no datagrams");
+        }
+    }
+
+    fn end_datagrams(&mut self) {
+        if self.datagrams.take().is_some() {
+            self.tell(SERVER_STREAM, DATAGRAMS, &[]);
         }
     }
 
