@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the program of recorded order shares with the agent (crates/linux/src/order.rs) and, in its datagrams, with the library of the
- * primary's server (crates/proto/src/order/datagram.rs).
+ * The structures that the program of recorded order shares with the agent (crates/linux/src/order.rs) and, in its datagrams, with the library
+ * of the primary's server (crates/proto/src/order/datagram.rs).
  */
 #ifndef STEADFAST_ORDER_ABI_H
 #define STEADFAST_ORDER_ABI_H

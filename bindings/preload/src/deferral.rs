@@ -17,7 +17,7 @@ pub struct Deferral {
     offered: u64,
 }
 
-/// What happens with the part of the record that the agent has not got.
+/// The fate of the part of the record that the agent has not got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deferred {
     /// The agent gets it later.

@@ -32,6 +32,7 @@ use crate::config::{AnnexFile, AnnexService};
 use crate::control::{Call, ControlServer, ExportRequest};
 use crate::daemon::annex::host::{self, AnnexCall, HostPlace, HostedConnections};
 use crate::daemon::annex::message::{AnnexReply, AnnexRequest, WakeAgent, WireHello};
+use crate::daemon::health::HealthWatch;
 use crate::daemon::relay::{RelayService, RelayedConnections};
 use crate::daemon::servers::listeners_of;
 use crate::daemon::snapshots::{self, SnapshotPlace, SnapshotService, WaitingExports};
@@ -49,6 +50,8 @@ const STOP_MAX: Duration = Duration::from_secs(5);
 const POOL: usize = 64;
 /// A file in the state directory of an annex, which shows what kind of daemon the directory belongs to.
 const MARK: &str = "annex";
+/// Why a wire takes over connections of an application that hangs, or keeps them.
+const HANGS: &str = "the application does not answer";
 
 /// Whether the daemon with this state directory is an annex.
 pub fn is_annex(state_dir: &Path) -> bool {
@@ -123,6 +126,7 @@ struct AnnexDaemon<'a> {
     waiting: WaitingExports,
     /// Its key in the registry.
     registration: Option<Registration>,
+    health: HealthWatch,
 }
 
 /// What others want of an annex.
@@ -148,7 +152,10 @@ pub fn run(file: &AnnexFile) -> anyhow::Result<()> {
     let registrar = registry.map(|settings| Registrar::new(file, settings));
     let registrar = registrar.transpose().context("reading the files of [registry]")?;
     remove_leftovers(file)?;
-    let mut annex = AnnexDaemon::set_up(file)?;
+    let probed = file.services.iter();
+    let probed = probed.map(|it| (it.name.as_str(), it.application, it.health.as_ref()));
+    let health = HealthWatch::start(probed, wakeup.waker())?;
+    let mut annex = AnnexDaemon::set_up(file, health)?;
     let listener = TcpListener::bind(file.listen).with_context(|| format!("listening at {}", file.listen))?;
     let wake: WakeAgent = Arc::new(wakeup.waker());
     let own = ServingNode::Annex(AnnexId::of(&file.name));
@@ -236,7 +243,7 @@ fn remove_leftovers(file: &AnnexFile) -> anyhow::Result<()> {
 }
 
 impl<'a> AnnexDaemon<'a> {
-    fn set_up(file: &'a AnnexFile) -> anyhow::Result<Self> {
+    fn set_up(file: &'a AnnexFile, health: HealthWatch) -> anyhow::Result<Self> {
         let found = wire_services(file)?;
         let mut wire = Wire::load(&file.name, &options())?;
         let turn = SetUpTurn::take().context("waiting for other agents of this network namespace")?;
@@ -289,6 +296,7 @@ impl<'a> AnnexDaemon<'a> {
             services: services.collect(),
             waiting: WaitingExports::default(),
             registration: None,
+            health,
         })
     }
 
@@ -314,6 +322,7 @@ impl<'a> AnnexDaemon<'a> {
             self.answer(call);
         }
         self.tell_deaths();
+        self.leave_hung();
         for call in calls.local.try_iter() {
             self.answer_local(call);
         }
@@ -429,6 +438,10 @@ impl<'a> AnnexDaemon<'a> {
                     let reason = format!("no process listens at {application}");
                     return Some(AnnexReply::Refused { client, reason });
                 }
+                if self.health.is_hung(index) {
+                    let reason = HANGS.to_owned();
+                    return Some(AnnexReply::Refused { client, reason });
+                }
                 // The process of an earlier connection of this client may have died here.
                 if let Err(error) = self.wire.forget_dying(index, &[client]) {
                     tracing::warn!(%error, %client, "the end of the client's connection may be hidden from it");
@@ -535,6 +548,29 @@ impl<'a> AnnexDaemon<'a> {
                 service.lose(client, "its process has died");
                 end(service.settings.vip, &[client]); // the keeper may live
             }
+        }
+    }
+
+    /// Gives the wire the connections of an application that does not answer. A primary that carries them could not go on with them.
+    fn leave_hung(&mut self) {
+        for (index, service) in (0..).zip(&mut self.services) {
+            let host = &mut service.hosted.host;
+            if !self.health.is_hung(index) || host.is_carried() || host.started() == 0 {
+                continue;
+            }
+            let clients = host.clients();
+            host.forget_all();
+            self.waiting.moved().leave(index, &clients);
+            for &client in &clients {
+                service.lose(client, HANGS);
+            }
+            end(service.settings.vip, &clients);
+            let (name, connections) = (&service.settings.name, clients.len());
+            tracing::warn!(
+                service = name,
+                connections,
+                "{HANGS}; the wire takes over the connections"
+            );
         }
     }
 

@@ -19,6 +19,7 @@ impl AnnexDaemon<'_> {
                 is_carried: service.hosted.host.is_carried(),
                 epoch: service.hosted.host.epoch(),
                 connections: service.hosted.host.started() as u64,
+                is_hung: self.health.is_hung(index),
                 counters,
             }
         });

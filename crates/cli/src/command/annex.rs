@@ -67,7 +67,15 @@ pub(super) fn status_text(status: &AnnexDaemonStatus) -> String {
             service.connections.to_string(),
         ]);
     }
-    text + &table.fitted()
+    text += &table.fitted();
+    for service in status.services.iter().filter(|service| service.is_hung) {
+        let name = &service.name;
+        text += &fold(
+            &format!("{name}: the APPLICATION DOES NOT ANSWER, so no connection can move here"),
+            4,
+        );
+    }
+    text
 }
 
 /// How the registration in etcd stands.
@@ -113,6 +121,7 @@ mod tests {
             is_carried: false,
             epoch: 3,
             connections: 7,
+            is_hung: false,
             counters: BTreeMap::new(),
         };
         let wire = Some("10.0.0.3".parse().unwrap());
@@ -124,6 +133,7 @@ mod tests {
         let carried = HostedServiceStatus {
             wire,
             is_carried: true,
+            is_hung: true,
             ..service.clone()
         };
         let status = AnnexDaemonStatus {
@@ -138,7 +148,8 @@ mod tests {
              SERVICE  ADDRESS        POLICY    PACKETS PASS                 CONNECTIONS\n\
              web      10.0.0.100:80  snapshot  NO WIRE has called                     7\n\
              web      10.0.0.100:80  snapshot  wire 10.0.0.3                          7\n\
-             web      10.0.0.100:80  snapshot  primary 10.0.0.3, LINK LOST            7\n"
+             web      10.0.0.100:80  snapshot  primary 10.0.0.3, LINK LOST            7\n\
+             web: the APPLICATION DOES NOT ANSWER, so no connection can move here\n"
         );
     }
 

@@ -9,10 +9,11 @@ use toml::de::{DeTable, DeValue};
 
 use super::draft::Draft;
 use super::parse::{
-    INTERFACE, LISTEN, application, interface, listen, parse_document, policy, snapshot_socket, state_dir,
+    INTERFACE, LISTEN, application, health, interface, listen, parse_document, policy, snapshot_socket,
+    state_dir,
 };
 use super::table::{ADDRESS, ConfigReader, ConfigTable, NAME, address, integer, name, narrow, tables, text};
-use super::{ConfigError, EtcdSettings, STATE_ROOT, SecretKey, arbiter};
+use super::{ConfigError, EtcdSettings, HealthSettings, STATE_ROOT, SecretKey, arbiter};
 
 /// The configuration of an annex, consistent in itself.
 #[derive(Clone, Debug)]
@@ -56,6 +57,8 @@ pub struct AnnexService {
     pub policy: RestartPolicy,
     /// `application`: where the local application listens.
     pub application: SocketAddr,
+    /// `[service.health]`: the health probe of the application. Default: none.
+    pub health: Option<HealthSettings>,
 }
 
 impl AnnexFile {
@@ -168,6 +171,7 @@ fn service(
     let interface = table.required("interface", INTERFACE, interface);
     let policy = table.optional("policy", hosted_policy);
     let application = table.optional("application", application);
+    let health = table.table("health", health);
     table.end();
     let (vip, port): (IpAddr, u16) = (vip?, narrow(port?));
     Some(AnnexService {
@@ -176,6 +180,7 @@ fn service(
         interface: interface?,
         policy: policy.unwrap_or(RestartPolicy::Http),
         application: application.unwrap_or_else(|| Draft::default_application(vip, port)),
+        health,
     })
 }
 

@@ -386,7 +386,7 @@ fn recorded_order(table: &mut ConfigTable<'_, '_>) -> Option<RecordedOrderSettin
     })
 }
 
-fn health(table: &mut ConfigTable<'_, '_>) -> HealthSettings {
+pub(super) fn health(table: &mut ConfigTable<'_, '_>) -> HealthSettings {
     let millis = |value: Option<u64>, default| Duration::from_millis(value.unwrap_or(default));
     let words = || text("a string", |word| Some(word.to_owned()));
     HealthSettings {

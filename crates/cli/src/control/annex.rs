@@ -54,6 +54,8 @@ pub struct HostedServiceStatus {
     pub epoch: u64,
     /// Connections that are here.
     pub connections: u64,
+    /// Its application does not answer the probe of `[service.health]`, so the annex takes no connections.
+    pub is_hung: bool,
     /// Event counters by name.
     pub counters: BTreeMap<String, u64>,
 }

@@ -11,7 +11,7 @@ use anyhow::Context;
 use proto::action::ServiceIndex;
 use proto::application::HealthAnswers;
 
-use crate::config::{Config, HealthSettings};
+use crate::config::HealthSettings;
 
 /// State of the applications that have a health probe.
 pub struct HealthWatch {
@@ -20,20 +20,22 @@ pub struct HealthWatch {
 }
 
 impl HealthWatch {
-    /// Starts the probes. `wake` is called when a state changes.
+    /// Starts the probes of these services, which have a name, an application and perhaps a probe. `wake` is called when a state changes.
     ///
     /// # Errors
     /// If a thread cannot be started.
-    pub fn start(config: &Config, wake: impl Fn() + Clone + Send + 'static) -> anyhow::Result<Self> {
+    pub fn start<'a>(
+        services: impl IntoIterator<Item = (&'a str, SocketAddr, Option<&'a HealthSettings>)>,
+        wake: impl Fn() + Clone + Send + 'static,
+    ) -> anyhow::Result<Self> {
         let mut hung = Vec::new();
-        for service in &config.services {
-            let Some(health) = service.health.clone() else {
+        for (name, application, health) in services {
+            let Some(health) = health.cloned() else {
                 hung.push(None);
                 continue;
             };
             let (state, wake) = (Arc::new(AtomicBool::new(false)), wake.clone());
-            let (told, name, application) =
-                (Arc::downgrade(&state), service.name.clone(), service.application);
+            let (told, name) = (Arc::downgrade(&state), name.to_owned());
             std::thread::Builder::new()
                 .name("health".into())
                 .spawn(move || watch(&name, application, &health, &told, &wake))

@@ -11,7 +11,7 @@ mod census;
 mod claim;
 mod failure;
 pub(crate) mod frame;
-mod health;
+pub(crate) mod health;
 mod held;
 mod hook;
 mod kernel;

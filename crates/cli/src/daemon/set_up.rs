@@ -71,7 +71,9 @@ pub(super) fn set_up(
         _ => begin(config, &options, &services)?,
     };
     let state_syncs = StateSyncs::start(config, wake.clone())?;
-    let servers = Servers::new(config, wire.deaths()?, HealthWatch::start(config, wake)?);
+    let probed = config.services.iter();
+    let probed = probed.map(|it| (it.name.as_str(), it.application, it.health.as_ref()));
+    let servers = Servers::new(config, wire.deaths()?, HealthWatch::start(probed, wake)?);
     let peer = PeerLinks::open(config).context("opening the links to the peer")?;
     let kernel = LinuxKernel::new(config, wire, network, servers, state_syncs, arbiter, peer)?;
     Ok(SetUp { kernel, found })

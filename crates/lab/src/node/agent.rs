@@ -110,6 +110,8 @@ pub struct AnnexSetup {
     pub address: SocketAddr,
     /// With policy `snapshot`: the socket at which its daemon takes snapshots.
     pub snapshots: Option<PathBuf>,
+    /// The health probe of its application, if there is one.
+    pub health: Option<HealthProbe>,
 }
 
 /// Time for which a backup may speak without asking the arbiter. The daemons' default.
@@ -199,6 +201,7 @@ impl PairSetup {
             name,
             address,
             snapshots,
+            health,
         } = annex;
         let loopback = self.loopback();
         let socket = snapshots
@@ -217,10 +220,11 @@ address = \"{}\"
 port = {port}
 interface = \"{INTERFACE}\"
 application = \"{loopback}:{port}\"
-{}",
+{}{}",
             self.service_name,
             self.policy,
             self.service.ip(),
+            health.map_or_else(String::new, HealthProbe::table),
             if self.registered_annexes {
                 self.arbiter.registry()
             } else {
@@ -730,6 +734,7 @@ mod tests {
                 name: "c-1".to_owned(),
                 address: "10.2.0.12:7402".parse().unwrap(),
                 snapshots: None,
+                health: None,
             }],
             ..pair()
         };
@@ -772,6 +777,7 @@ mod tests {
             name: "c-1".to_owned(),
             address: "10.2.0.12:7402".parse().unwrap(),
             snapshots: None,
+            health: None,
         };
         let pair = PairSetup {
             registered_annexes: true,

@@ -370,6 +370,7 @@ impl Aftermath {
             | CrashFault::MigrateBack
             | CrashFault::KillBackupAfterMigrate
             | CrashFault::KillAnnexServer
+            | CrashFault::HangAnnexServer
             | CrashFault::FlushTc => Ok(()),
             CrashFault::KillAnnex if options.registered_annexes => {
                 testbed.wait_for_no_entries(&mut self.problems)

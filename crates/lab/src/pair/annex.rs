@@ -12,6 +12,7 @@ use nix::unistd::Pid;
 use proto::Instant;
 
 use super::PairOptions;
+use super::fault::CrashFault;
 use crate::clock::monotonic;
 use crate::net::address::ANNEXES;
 use crate::net::{ANNEX_NAMES, Topology};
@@ -49,6 +50,7 @@ pub fn annex_setups(options: &PairOptions, run: &str, directory: &Path) -> Vec<A
         name: format!("{name}-{run}"),
         address: SocketAddr::new(addresses.ip(options.lan.ipv6), PORT),
         snapshots: options.snapshot_socket(directory, name),
+        health: (options.fault == CrashFault::HangAnnexServer).then(|| options.application().health()),
     });
     setups.collect()
 }
@@ -113,13 +115,13 @@ impl AnnexNode {
         Ok(moment)
     }
 
-    /// Kills all processes of the annex's server. Returns the time just before.
+    /// Sends a signal to all processes of the annex's server. Returns the time just before.
     ///
     /// # Errors
-    /// If a process cannot be killed.
-    pub fn kill_server(&self) -> Result<Instant> {
+    /// If the kernel refuses.
+    pub fn signal_server(&self, signal: Signal) -> Result<Instant> {
         let moment = monotonic();
-        self.server.signal(Signal::SIGKILL)?;
+        self.server.signal(signal)?;
         Ok(moment)
     }
 

@@ -59,6 +59,9 @@ pub enum CrashFault {
     KillAnnex,
     /// Live connections have moved from the primary to an annex. Then all processes of the annex's server are killed.
     KillAnnexServer,
+    /// Live connections have moved from the primary to an annex. Then all processes of the annex's server are stopped (SIGSTOP). The annex has a
+    /// health probe.
+    HangAnnexServer,
     /// Live connections have moved from the primary to an annex. Then the annex's daemon is told to stop (SIGTERM).
     StopAnnex,
     /// Live connections have moved from the primary to an annex. Then the backup's power goes off, which was their wire.
@@ -112,6 +115,7 @@ impl CrashFault {
             | Self::MigrateAnnex
             | Self::KillAnnex
             | Self::KillAnnexServer
+            | Self::HangAnnexServer
             | Self::StopAnnex
             | Self::KillAgentAfterTakeover
             | Self::UpgradeAfterTakeover => &[CrashTarget::Primary],
@@ -163,9 +167,11 @@ impl CrashFault {
             | Self::HangServer
             | Self::KillAgentAfterTakeover
             | Self::UpgradeAfterTakeover => Sequel::Takeover,
-            Self::CrashWorker | Self::KillAnnex | Self::KillAnnexServer | Self::StopAnnex => {
-                Sequel::TakeoverOfSome
-            }
+            Self::CrashWorker
+            | Self::KillAnnex
+            | Self::KillAnnexServer
+            | Self::HangAnnexServer
+            | Self::StopAnnex => Sequel::TakeoverOfSome,
             Self::KillBackup
             | Self::KillBackupAfterMigrate
             | Self::KillBackupAfterAnnex
@@ -203,7 +209,11 @@ impl CrashFault {
     pub fn begins_on_annex(self) -> bool {
         matches!(
             self,
-            Self::KillAnnex | Self::KillAnnexServer | Self::StopAnnex | Self::KillBackupAfterAnnex
+            Self::KillAnnex
+                | Self::KillAnnexServer
+                | Self::HangAnnexServer
+                | Self::StopAnnex
+                | Self::KillBackupAfterAnnex
         )
     }
 

@@ -80,7 +80,8 @@ pub fn inject(testbed: &Testbed, options: &PairOptions, target: CrashTarget) -> 
         CrashFault::Migrate | CrashFault::MigrateBack => migrate(testbed, first),
         CrashFault::MigrateAnnex => migrate_to(testbed, first, &testbed.annexes[0].name),
         CrashFault::KillAnnex => testbed.annexes[0].power_off(&testbed.captures.pids()),
-        CrashFault::KillAnnexServer => testbed.annexes[0].kill_server(),
+        CrashFault::KillAnnexServer => testbed.annexes[0].signal_server(Signal::SIGKILL),
+        CrashFault::HangAnnexServer => testbed.annexes[0].signal_server(Signal::SIGSTOP),
         CrashFault::StopAnnex => testbed.annexes[0].stop(),
         CrashFault::FlushTc => flush_tc(testbed, target),
     }

@@ -56,7 +56,7 @@ impl OrderRecorder {
         self.forget();
     }
 
-    /// What the backup's kernel is offered now: all bytes without a receipt, and the position of the first. `None`: all bytes were offered,
+    /// The bytes for the backup's kernel now, which are all without a receipt, and the position of the first. `None`: all bytes were offered,
     /// or they are too many. Then they go only over the agents.
     #[must_use]
     pub fn offer(&self) -> Option<(u64, &[u8])> {

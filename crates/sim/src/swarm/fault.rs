@@ -249,11 +249,7 @@ impl PlannedFault {
             }
             FaultKind::Cut => cut_off(pair, id),
             FaultKind::Path | FaultKind::PathOneWay | FaultKind::Router => self.break_path(pair, id),
-            FaultKind::Between => {
-                let cables = [pair.lan, pair.heartbeats];
-                cables.iter().for_each(|cable| pair.world.set_up(*cable, false));
-                cables.map(Mend::Cable).to_vec()
-            }
+            FaultKind::Between => cut(pair, &[pair.lan, pair.heartbeats]),
             FaultKind::OneWay => {
                 let cable = self.cable(pair, id);
                 let direction = usize::from(self.detail & 1 == 1);
@@ -339,14 +335,10 @@ impl PlannedFault {
                     .with(id, |annex: &mut AnnexStation, _| annex.pause(until));
                 Vec::new()
             }
-            FaultKind::AnnexCut => {
-                let cut = match self.detail % 3 {
-                    0 => cables.to_vec(),
-                    which => vec![cables[usize::try_from(which - 1).expect("small")]],
-                };
-                cut.iter().for_each(|cable| pair.world.set_up(*cable, false));
-                cut.into_iter().map(Mend::Cable).collect()
-            }
+            FaultKind::AnnexCut => match self.detail % 3 {
+                0 => cut(pair, &cables),
+                which => cut(pair, &[cables[usize::try_from(which - 1).expect("small")]]),
+            },
             _ => Vec::new(),
         }
     }
@@ -463,9 +455,14 @@ fn cut_off(pair: &mut SimPair, id: NodeId) -> Vec<Mend> {
     let side = pair.number_of(id);
     let to_annexes = pair.annexes.iter().map(|(_, cables)| cables[side]);
     let cables: Vec<_> = pair.cables_of(id).into_iter().chain(to_annexes).collect();
+    let mut mends = cut(pair, &cables);
+    mends.extend([Mend::Carrier(id), Mend::CutOff(id)]);
+    mends
+}
+
+fn cut(pair: &mut SimPair, cables: &[CableId]) -> Vec<Mend> {
     cables.iter().for_each(|cable| pair.world.set_up(*cable, false));
-    let cables = cables.into_iter().map(Mend::Cable);
-    cables.chain([Mend::Carrier(id), Mend::CutOff(id)]).collect()
+    cables.iter().map(|cable| Mend::Cable(*cable)).collect()
 }
 
 /// Calls `f` on a node, if the node has power. Returns no repairs.

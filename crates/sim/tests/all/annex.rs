@@ -199,6 +199,7 @@ fn aimed(defect: Defect, seed: u64) -> Scenario {
     let crash = |after_us| planned(FaultKind::Crash, FaultTarget::Other, after_us, 900_000, seed);
     let back = planned(FaultKind::AnnexMove, FaultTarget::Other, 150_000, 1_000, seed);
     let later = seed * 7_000 % 300_000;
+    let reset = |target| planned(FaultKind::AnnexLink, target, later / 200, 1, seed);
     let annex = |kind, after_us| planned(kind, FaultTarget::Speaker, after_us, 900_000, seed * 977);
     if defect == Defect::ExportMisplaced {
         scenario.policy = RestartPolicy::Snapshot;
@@ -234,15 +235,8 @@ fn aimed(defect: Defect, seed: u64) -> Scenario {
         Defect::ExportMisplaced => vec![annex(FaultKind::AnnexCrash, 100_000 + later)],
         Defect::HideDeaths => vec![annex(FaultKind::AnnexWorker, 100_000 + later)],
         // The reset comes within a millisecond after the order, in which the move takes its steps.
-        Defect::TrustStarts => vec![
-            back,
-            planned(FaultKind::AnnexLink, FaultTarget::Speaker, later / 200, 1, seed),
-        ],
-        Defect::DenyStarts => vec![
-            back,
-            planned(FaultKind::AnnexLink, FaultTarget::Other, later / 200, 1, seed),
-            crash(600_000 + later),
-        ],
+        Defect::TrustStarts => vec![back, reset(FaultTarget::Speaker)],
+        Defect::DenyStarts => vec![back, reset(FaultTarget::Other), crash(600_000 + later)],
         Defect::AdoptMoving => vec![planned(
             FaultKind::Worker,
             FaultTarget::Speaker,

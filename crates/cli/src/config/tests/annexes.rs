@@ -128,6 +128,14 @@ fn an_annex_has_a_file_of_its_own() {
     let exporting = own(&format!("snapshot_socket = \"/run/x.sock\"\n{exporting}")).unwrap();
     assert_eq!(exporting.services[0].policy, RestartPolicy::Snapshot);
     assert_eq!(exporting.snapshot_socket, Path::new("/run/x.sock"));
+    let probed = own(&format!("{OWN}[service.health]\nfailures = 2\n")).unwrap();
+    assert_eq!(
+        probed.services[0].health.as_ref().map(|health| health.failures),
+        Some(2)
+    );
+    assert_eq!(file.services[0].health, None);
+    let problem = own(&format!("{OWN}[service.health]\nfailures = 0\n")).unwrap_err();
+    assert!(problem.contains("service[0].health.failures"), "{problem}");
     let problem = own(&format!("{OWN}policy = \"replica\"\n")).unwrap_err();
     assert_eq!(
         problem,

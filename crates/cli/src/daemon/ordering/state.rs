@@ -92,7 +92,7 @@ pub(super) struct OrderState {
     datagrams: Option<DatagramPath>,
     /// The backup's half.
     pub arrivals: OrderArrivals,
-    /// What the kernel has taken for it. `None`: it takes nothing.
+    /// The pieces that the kernel has taken for it. `None`: it takes nothing.
     pub kernel: Option<KernelArrivals>,
     /// Whether the kernel's program was loaded, or could not be.
     pub has_tried_datagrams: bool,
