@@ -7,7 +7,7 @@
 
 mod status;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -113,6 +113,8 @@ struct HostedService {
     network: Option<(IpAddr, Network)>,
     /// Answers go here.
     wire: Option<Sender<AnnexReply>>,
+    /// Clients whose connections the wire was asked to take over, because the application hangs.
+    leaving: BTreeSet<SocketAddr>,
 }
 
 struct AnnexDaemon<'a> {
@@ -277,6 +279,7 @@ impl<'a> AnnexDaemon<'a> {
                 exports: Exports::new(linux::clock::now()),
                 network: None,
                 wire: None,
+                leaving: BTreeSet::new(),
             });
         let relayed = file.services.iter().map(|service| RelayService {
             name: service.name.clone(),
@@ -551,26 +554,26 @@ impl<'a> AnnexDaemon<'a> {
         }
     }
 
-    /// Gives the wire the connections of an application that does not answer. A primary that carries them could not go on with them.
+    /// Asks the wire to take over the connections of an application that does not answer. The sockets stay until the wire says that nothing of
+    /// them passes any more. A primary that carries them could not go on with them.
     fn leave_hung(&mut self) {
         for (index, service) in (0..).zip(&mut self.services) {
-            let host = &mut service.hosted.host;
-            if !self.health.is_hung(index) || host.is_carried() || host.started() == 0 {
+            if !self.health.is_hung(index) || service.hosted.host.is_carried() {
+                service.leaving.clear();
                 continue;
             }
-            let clients = host.clients();
-            host.forget_all();
-            self.waiting.moved().leave(index, &clients);
-            for &client in &clients {
-                service.lose(client, HANGS);
+            let clients = BTreeSet::from_iter(service.hosted.host.clients());
+            let new: Vec<_> = clients.difference(&service.leaving).copied().collect();
+            if !new.is_empty() {
+                let (name, connections) = (&service.settings.name, new.len());
+                tracing::warn!(
+                    service = name,
+                    connections,
+                    "{HANGS}; the wire is asked to take over"
+                );
             }
-            end(service.settings.vip, &clients);
-            let (name, connections) = (&service.settings.name, clients.len());
-            tracing::warn!(
-                service = name,
-                connections,
-                "{HANGS}; the wire takes over the connections"
-            );
+            new.into_iter().for_each(|client| service.lose(client, HANGS));
+            service.leaving = clients;
         }
     }
 
