@@ -50,7 +50,7 @@ const STOP_MAX: Duration = Duration::from_secs(5);
 const POOL: usize = 64;
 /// A file in the state directory of an annex, which shows what kind of daemon the directory belongs to.
 const MARK: &str = "annex";
-/// Why a wire takes over connections of an application that hangs, or keeps them.
+/// The reason to give up connections of an application that hangs, and to refuse others.
 const HANGS: &str = "the application does not answer";
 
 /// Whether the daemon with this state directory is an annex.

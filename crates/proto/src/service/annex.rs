@@ -12,7 +12,7 @@ use crate::hosting::Greeting;
 use crate::role::Role;
 use crate::table::ConnectionId;
 
-/// Why a wire takes over a connection that was to move back.
+/// The reason to take over a connection that was to move back.
 const NOT_STARTED: &str = "the primary has not started it";
 
 impl Service {

@@ -12,7 +12,7 @@ use proto::order::DatagramSeal;
 use super::datagrams::KernelArrivals;
 use super::state::OrderedService;
 
-/// How long pieces of the record wait in the ring. The backup's server gets them together, because it costs the machine more to wake it for
+/// Time for which pieces of the record wait in the ring. The backup's server gets them together, because it costs the machine more to wake it for
 /// each of them.
 const BATCH: Duration = Duration::from_millis(4);
 

@@ -88,7 +88,7 @@ pub(super) struct OrderState {
     link: Option<SealedWriter>,
     /// Counts the links, so that a thread of an earlier link does not end a later one.
     links: u64,
-    /// How the library sends datagrams over the present link.
+    /// The primary's half of the datagrams of the present link.
     datagrams: Option<DatagramPath>,
     /// The backup's half.
     pub arrivals: OrderArrivals,

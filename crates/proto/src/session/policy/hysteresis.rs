@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::Instant;
 
-/// How long a new owner may be silent. The session may have nothing to say, so the time doubles with each move in a row: a session leaves
+/// The time for which a new owner may be silent. The session may have nothing to say, so the time doubles with each move in a row: a session leaves
 /// a server that hangs, however often it has moved before, and a silent session moves ever more rarely.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SilenceLimit {
