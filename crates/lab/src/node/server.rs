@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use linux::netns::Netns;
@@ -39,6 +39,8 @@ const RANDOM: &str = include_str!("random.py");
 /// File beside that script in which each execution notes what it sends.
 pub const SENT: &str = "sent";
 const START_LIMIT: Duration = Duration::from_secs(10);
+/// Time limit for a killed server to end.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Files with the contents that the crate `pattern` generates. The servers on both nodes serve the same files.
 #[derive(Debug)]
@@ -224,6 +226,26 @@ impl ServerProcess {
         Ok(self.process.signal(signal)?)
     }
 
+    /// Kills all processes of the server, which is `application`, and waits until they do not listen any more. A large process takes a while to
+    /// end, and keeps its port meanwhile.
+    ///
+    /// # Errors
+    /// If the server takes too long.
+    pub fn kill(&mut self, application: ServerSoftware, node: &Netns) -> Result<()> {
+        self.signal(Signal::SIGKILL)?;
+        self.process.wait(KILL_LIMIT)?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, application.port()));
+        let deadline = Instant::now() + KILL_LIMIT;
+        while accepts(node, address) {
+            ensure!(
+                Instant::now() < deadline,
+                "a killed server still listens at {address}"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
     /// Sends SIGTERM to all processes of the server, and waits until the leading process has ended.
     ///
     /// # Errors
@@ -390,11 +412,13 @@ fn wait_socket(process: &mut LoggedProcess, node: &Netns, port: u16, ipv6: bool)
         IpAddr::from(Ipv4Addr::LOCALHOST)
     };
     let address = SocketAddr::from((loopback, port));
-    let listens = |_: &LoggedProcess| {
-        let connect = node.run(|| TcpStream::connect_timeout(&address, Duration::from_millis(100)));
-        matches!(connect, Ok(Ok(_)))
-    };
+    let listens = |_: &LoggedProcess| accepts(node, address);
     Ok(process.wait_until("listen", START_LIMIT, listens)?)
+}
+
+fn accepts(node: &Netns, address: SocketAddr) -> bool {
+    let connect = node.run(|| TcpStream::connect_timeout(&address, Duration::from_millis(100)));
+    matches!(connect, Ok(Ok(_)))
 }
 
 #[cfg(test)]

@@ -459,8 +459,7 @@ impl Aftermath {
         testbed.network.cables[index].plug()?;
         std::thread::sleep(ACT);
         if returning == Returning::Frozen {
-            testbed.servers[index].signal(Signal::SIGKILL)?;
-            std::thread::sleep(ACT);
+            testbed.kill_server(index)?;
         }
         testbed.start_server(index)?;
         testbed.start_agent(index)?;

@@ -345,6 +345,14 @@ impl Testbed {
         self.start_server(index)
     }
 
+    /// Kills the server of node `index`, and waits until it has ended.
+    ///
+    /// # Errors
+    /// If that takes too long.
+    pub fn kill_server(&mut self, index: usize) -> Result<()> {
+        self.servers[index].kill(self.application, &self.network.nodes[index])
+    }
+
     /// Starts the server of node `index` again. The earlier server must have ended.
     ///
     /// # Errors
