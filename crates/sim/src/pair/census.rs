@@ -4,14 +4,13 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use proto::Instant;
 use proto::census::Terms;
 use proto::census::{CensusPage, PAGE_MAX, PageQuery};
 
 use super::machine::{AGENTS, Machine, PEER};
 use super::thread::{AgentDatagram, AgentMessage};
 use crate::host::Host;
-use crate::tcp::TcpEndpoint;
+use crate::tcp::{EndpointState, TcpEndpoint};
 use crate::world::Output;
 
 impl Machine {
@@ -31,16 +30,16 @@ impl Machine {
         self.outputs.push_back(Output::Transmit { port: AGENTS, packet });
     }
 
-    pub(super) fn look_up(&mut self, now: Instant, clients: Vec<SocketAddr>) {
-        let open = self.open(now);
+    pub(super) fn look_up(&mut self, clients: Vec<SocketAddr>) {
+        let open = self.open();
         let told = clients
             .into_iter()
             .map(|client| (client, open.get(&client).copied()));
         self.say_word(&AgentMessage::Told(told.collect()));
     }
 
-    pub(super) fn list(&mut self, now: Instant, query: PageQuery) {
-        let open = self.open(now);
+    pub(super) fn list(&mut self, query: PageQuery) {
+        let open = self.open();
         let mut behind = open.into_iter().filter(|(client, _)| Some(*client) > query.after);
         let connections = behind.by_ref().take(PAGE_MAX).collect();
         let is_last = behind.next().is_none();
@@ -52,24 +51,27 @@ impl Machine {
     }
 
     /// The stack's connections that are open both ways, by client.
-    fn open(&self, now: Instant) -> BTreeMap<SocketAddr, Terms> {
-        open_at(&self.host, self.vip, now)
+    fn open(&self) -> BTreeMap<SocketAddr, Terms> {
+        open_at(&self.host, self.vip, |state| state == EndpointState::Established)
     }
 }
 
-/// The connections of a stack's server at `vip` that are open both ways, by client.
-pub(super) fn open_at(stack: &Host, vip: SocketAddr, now: Instant) -> BTreeMap<SocketAddr, Terms> {
+/// The connections of a stack's server at `vip` that are in such a state, by client.
+pub(super) fn open_at(
+    stack: &Host,
+    vip: SocketAddr,
+    is_open: impl Fn(EndpointState) -> bool,
+) -> BTreeMap<SocketAddr, Terms> {
     let terms = |endpoint: &TcpEndpoint| {
-        let told = endpoint.export(now).ok()?;
-        let scale = told.window_scale.map(|scale| (scale.send, scale.receive));
+        let (mss, scale, sack, timestamps) = endpoint.agreed();
         let terms = Terms {
-            mss: told.mss,
-            window_scale: scale,
-            sack: told.sack,
-            timestamps: told.timestamp.is_some(),
+            mss,
+            window_scale: scale.map(|scale| (scale.send, scale.receive)),
+            sack,
+            timestamps,
             microseconds: false,
         };
-        Some((endpoint.remote(), terms))
+        is_open(endpoint.state()).then_some((endpoint.remote(), terms))
     };
     let endpoints = stack.endpoints().map(|(_, endpoint)| endpoint);
     let ours = endpoints.filter(|endpoint| endpoint.local() == vip);

@@ -307,9 +307,9 @@ impl Station {
         match word {
             AgentMessage::Heartbeat(heartbeat) => self.hear_heartbeat(now, heartbeat),
             AgentMessage::Ask(clients) if self.is_primary() || self.core.service(0).has_reversed_here() => {
-                self.machine.look_up(now, clients)
+                self.machine.look_up(clients)
             }
-            AgentMessage::AskAll(query) if self.is_primary() => self.machine.list(now, query),
+            AgentMessage::AskAll(query) if self.is_primary() => self.machine.list(query),
             AgentMessage::Ask(_) | AgentMessage::AskAll(_) => {}
             AgentMessage::Told(told) => self.core.handle(now, 0, ServiceInput::Told(told)),
             AgentMessage::Page(page) => self.core.handle(now, 0, ServiceInput::Page(page)),

@@ -142,6 +142,15 @@ impl TcpEndpoint {
         })
     }
 
+    /// The size of segments, the window scaling, and whether there are SACK and timestamps, as the handshake agreed.
+    pub fn agreed(&self) -> (u16, Option<WindowScale>, bool, bool) {
+        let scale = self.window_scale.then_some(WindowScale {
+            send: self.sender.shift(),
+            receive: self.receiver.shift(),
+        });
+        (self.sender.mss(), scale, self.sack, self.paws.is_some())
+    }
+
     /// An endpoint in state ESTABLISHED that continues a connection, as in Linux when a socket leaves repair mode. `config` gives the
     /// buffer sizes and timings, and `restore` gives what the handshake agreed.
     ///

@@ -22,7 +22,7 @@ use crate::pair::defect::Defect;
 use crate::pair::exports::SimExports;
 use crate::pair::judge::Judge;
 use crate::pair::relay::SimRelay;
-use crate::tcp::TcpEndpoint;
+use crate::tcp::{EndpointState, TcpEndpoint};
 use crate::world::{Output, Port, SimNode};
 
 /// Time between two looks for connections that have ended.
@@ -238,7 +238,7 @@ impl AnnexStation {
                 }
                 Some(LinkWord::Dropped(client))
             }
-            LinkWord::Ask(clients) => Some(LinkWord::Told(self.terms_of(now, clients))),
+            LinkWord::Ask(clients) => Some(LinkWord::Told(self.terms_of(clients))),
             LinkWord::Receipt(receipt) => {
                 self.exports.on_receipt(now, &receipt);
                 None
@@ -337,9 +337,11 @@ impl AnnexStation {
         })
     }
 
-    /// The terms of these clients' connections.
-    fn terms_of(&self, now: Instant, clients: Vec<SocketAddr>) -> Vec<ClientTerms> {
-        let open = open_at(&self.stack, self.config.vip, now);
+    /// The terms of these clients' connections, also of those that are being closed, as the kernel tells them.
+    fn terms_of(&self, clients: Vec<SocketAddr>) -> Vec<ClientTerms> {
+        use EndpointState::{Closed, SynReceived, SynSent, TimeWait};
+        let is_open = |state| !matches!(state, Closed | SynSent | SynReceived | TimeWait);
+        let open = open_at(&self.stack, self.config.vip, is_open);
         let mut terms: Vec<_> = clients
             .into_iter()
             .map(|client| (client, open.get(&client).copied()))
