@@ -521,6 +521,7 @@ impl<'a> AnnexDaemon<'a> {
             let _ = before.send(AnnexReply::Superseded); // fails only if the link has ended
         }
         service.hosted.host.obey(link, &hello.greeting);
+        service.leaving.clear(); // what an earlier link was to say may be lost
         let (name, has) = (&service.settings.name, service.hosted.host.clients());
         if is_carried {
             let connections = has.len();

@@ -115,6 +115,7 @@ impl TcpEndpoint {
             return Err(NotEstablished(self.state));
         }
         let (sent, unsent) = self.sender.queued();
+        let (mss, window_scale, sack, _) = self.agreed();
         let bytes = |window: u64| u32::try_from(window).expect("a window is at most 2³⁰ bytes");
         Ok(Restore {
             local: self.local,
@@ -124,12 +125,9 @@ impl TcpEndpoint {
             unsent,
             rcv_nxt: self.receiver.next_seq(),
             received: self.receiver.queued(),
-            mss: self.sender.mss(),
-            window_scale: self.window_scale.then_some(WindowScale {
-                send: self.sender.shift(),
-                receive: self.receiver.shift(),
-            }),
-            sack: self.sack,
+            mss,
+            window_scale,
+            sack,
             timestamp: self.paws.as_ref().map(|paws| paws.export(now)),
             window: RestoreWindow {
                 snd_wl1: self.sender.window_from(),
