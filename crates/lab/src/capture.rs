@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use judge::{Capture, Point};
 use linux::netns::Netns;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use serde::Serialize;
 
 use crate::net::{INTERFACE, ROUTER_LAN_INTERFACE, Topology};
 use crate::process::LoggedProcess;
@@ -21,38 +21,6 @@ const BLOCK_TIMEOUT: Duration = Duration::from_millis(1100);
 const START_LIMIT: Duration = Duration::from_secs(10);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
-/// A capture point.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Point {
-    /// The client's interface.
-    Client,
-    /// The router's interface towards the nodes.
-    Router,
-    /// Node a's interface.
-    NodeA,
-    /// Node b's interface.
-    NodeB,
-    /// The interface of the servers behind a cluster of forwarding nodes.
-    Server,
-}
-
-impl Point {
-    /// The points of a pair's network.
-    pub const ALL: [Self; 4] = [Self::Client, Self::Router, Self::NodeA, Self::NodeB];
-
-    /// The name of the point's file, without the extension.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Client => "client",
-            Self::Router => "router",
-            Self::NodeA => "node-a",
-            Self::NodeB => "node-b",
-            Self::Server => "server",
-        }
-    }
-}
-
 /// An interface that is captured.
 #[derive(Clone, Debug)]
 pub struct CapturedInterface<'a> {
@@ -64,19 +32,6 @@ pub struct CapturedInterface<'a> {
     pub namespace: &'a Netns,
     /// The interface's name in that namespace.
     pub interface: &'a str,
-}
-
-/// A finished capture: a pcap file with nanosecond times of the wall clock.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Capture {
-    /// The place of the capture.
-    pub point: Point,
-    /// The file.
-    pub path: PathBuf,
-    /// Number of packets in the file.
-    pub packets: u64,
-    /// Packets that the kernel dropped because its buffer was full. If there are any, the capture cannot prove that a packet was absent.
-    pub dropped: u64,
 }
 
 /// Captures under way. Dropping them kills tcpdump, and the files may lack the end.

@@ -11,9 +11,9 @@ use proto::edge::EdgeSegment;
 use proto::edge::cache::{Cache, CacheConfig, CachePolicy, SecondPacket};
 use serde::Serialize;
 
-use crate::judge::packet::CapturedSegment;
-use crate::judge::pcap::{PcapError, PcapReader};
 use crate::run::{LabOutcome, WrongUse, conclude};
+use judge::packet::CapturedSegment;
+use judge::pcap::{PcapError, PcapReader};
 
 /// Estimate from a capture how much memory the two edges of a cluster would need if they cached packets all the time.
 ///

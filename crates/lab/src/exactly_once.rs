@@ -21,7 +21,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::ClockOffset;
 use crate::database;
-use crate::judge::Closing;
 use crate::net::NODE_NAMES;
 use crate::node::{
     DATABASE_PORT, DEBIAN_PYTHON, PG_CHECK, PG_CLIENT, PSYCOPG, ReportedStatus, ServerSoftware,
@@ -36,6 +35,7 @@ use crate::pair::work::Work;
 use crate::pair::{LanOptions, PairOptions, PolicyOption, Returning, WorkloadOption};
 use crate::process::{LoggedProcess, output};
 use crate::run::{Lab, LabFindings, LabRun, RunOptions, WrongUse, require_nothing, value_name};
+use judge::Closing;
 
 /// Time limit for a client.
 const LIMIT: Duration = Duration::from_secs(120);

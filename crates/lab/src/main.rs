@@ -26,7 +26,6 @@ mod exactly_once;
 mod fence;
 mod figure;
 mod guide;
-mod judge;
 mod net;
 mod newcomer;
 mod node;

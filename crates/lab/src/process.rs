@@ -1,5 +1,6 @@
 //! Child processes of a run, and the processes in a network namespace.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -200,10 +201,15 @@ impl LoggedProcess {
         }
     }
 
-    /// The last lines of the process' output, each after a line break.
+    /// The last lines of the process' output, each after a line break. A progress report that overwrites its line is one line for each
+    /// state.
     pub fn last_words(&self) -> String {
         let output = self.output();
-        let lines: Vec<_> = output.lines().collect();
+        let lines: Vec<_> = output
+            .split(['\n', '\r'])
+            .map(str::trim_end)
+            .filter(|line| !line.is_empty())
+            .collect();
         let last = &lines[lines.len().saturating_sub(QUOTED_LINES)..];
         last.iter().map(|line| format!("\n    {line}")).collect()
     }
@@ -328,6 +334,32 @@ impl ProcessStat {
             cpu_of_children: time(13)?,
         })
     }
+}
+
+/// All processes, by their PIDs.
+///
+/// # Errors
+/// If `/proc` cannot be read.
+pub fn processes() -> io::Result<HashMap<u32, ProcessStat>> {
+    let mut processes = HashMap::new();
+    for entry in fs::read_dir("/proc")? {
+        let entry = entry?;
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // A process that has ended meanwhile has no file. Its parent has its CPU time.
+        let stat = fs::read_to_string(entry.path().join("stat"));
+        if let Some(process) = stat.ok().as_deref().and_then(ProcessStat::parse) {
+            processes.insert(pid, process);
+        }
+    }
+    Ok(processes)
+}
+
+/// Whether process `pid` is one of `roots` or a descendant of one.
+pub fn is_below(processes: &HashMap<u32, ProcessStat>, pid: u32, roots: &[u32]) -> bool {
+    let mut line = std::iter::successors(Some(pid), |pid| processes.get(pid).map(|one| one.parent));
+    line.any(|ancestor| roots.contains(&ancestor))
 }
 
 /// Number of open sockets of `process`.

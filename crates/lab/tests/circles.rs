@@ -1,4 +1,4 @@
-//! Tests that the imports between the files of a crate (`proto`, `agent`, `linux`, `lab`, `sim` and `cli`) form no circle. So a reader can
+//! Tests that the imports between the files of a crate (`proto`, `agent`, `linux`, `judge`, `lab`, `sim` and `cli`) form no circle. So a reader can
 //! begin with the files that import no other file of their crate.
 //!
 //! An import is a path that begins with `crate`, `super`, `self` or a child module. The imported file is the one that
@@ -223,7 +223,7 @@ fn tree(prefix: &[String], tokens: &[String]) -> Vec<Vec<String>> {
 
 #[test]
 fn files_import_in_one_direction() {
-    for name in ["proto", "agent", "linux", "lab", "sim", "cli"] {
+    for name in ["proto", "agent", "linux", "judge", "lab", "sim", "cli"] {
         let circles = CrateSource::read(name).circles();
         assert!(circles.is_empty(), "{name}:\n{}", circles.join("\n"));
     }

@@ -13,10 +13,10 @@ use serde::de::DeserializeOwned;
 use super::load::{ExchangeTimes, LOAD, Transfer};
 use super::outage::{self, OutageTrace};
 use super::testbed::{BenchTestbed, BenchVariant, Serving};
-use crate::judge::CommitMode;
 use crate::node::PatternFiles;
 use crate::run::in_memory;
 use crate::teardown::Teardown;
+use judge::CommitMode;
 
 /// Rates of the client's link for the transfers.
 pub const SHAPES_MBIT: [u32; 2] = [100, 1000];

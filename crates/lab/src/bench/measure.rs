@@ -9,7 +9,7 @@ use linux::netns::Netns;
 
 use super::load::{LOAD, Transfer};
 use crate::clock::monotonic;
-use crate::process::{ProcessStat, TICKS_PER_S};
+use crate::process::{ProcessStat, TICKS_PER_S, is_below, processes};
 
 /// One bulk transfer.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +102,7 @@ impl CpuTimes {
         // The kernel measures idle time exactly, but samples busy time at each tick of its timer.
         let since_start_s = monotonic().as_nanos() as f64 / 1e9;
         let busy_s = since_start_s * cpus - (idle + iowait + steal) / TICKS_PER_S as f64;
-        let others_s = of_others(&processes()?, std::process::id()).as_secs_f64();
+        let others_s = of_others(&processes().context("read /proc")?, std::process::id()).as_secs_f64();
         Ok(Self {
             ours_s: busy_s - others_s,
             others_s,
@@ -110,32 +110,11 @@ impl CpuTimes {
     }
 }
 
-/// All processes, by their PIDs.
-fn processes() -> Result<HashMap<u32, ProcessStat>> {
-    let mut processes = HashMap::new();
-    for entry in std::fs::read_dir("/proc").context("read /proc")? {
-        let entry = entry.context("read /proc")?;
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        // A process that has ended meanwhile has no file. Its parent has its CPU time.
-        let stat = std::fs::read_to_string(entry.path().join("stat"));
-        if let Some(process) = stat.ok().as_deref().and_then(ProcessStat::parse) {
-            processes.insert(pid, process);
-        }
-    }
-    Ok(processes)
-}
-
 /// CPU time of all processes except kernel threads, process `own` and its descendants.
 fn of_others(processes: &HashMap<u32, ProcessStat>, own: u32) -> Duration {
-    let is_own = |pid: &u32| {
-        let mut line = std::iter::successors(Some(*pid), |pid| processes.get(pid).map(|one| one.parent));
-        line.any(|ancestor| ancestor == own)
-    };
     let others = processes
         .iter()
-        .filter(|(pid, one)| !one.is_kernel_thread && !is_own(pid));
+        .filter(|(pid, one)| !one.is_kernel_thread && !is_below(processes, **pid, &[own]));
     others.map(|(_, one)| one.cpu + one.cpu_of_children).sum()
 }
 

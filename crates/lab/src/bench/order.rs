@@ -10,11 +10,11 @@ use super::load::LOAD;
 use super::options::BenchRunOptions;
 use super::target::{self, BenchTarget, Bound, median};
 use super::testbed::{BenchTestbed, BenchVariant, Serving};
-use crate::judge::CommitMode;
 use crate::node::PatternFiles;
 use crate::process;
 use crate::run::{LabOutcome, conclude, in_memory};
 use crate::teardown::Teardown;
+use judge::CommitMode;
 
 /// The variants: behind a node whose kernel only forwards, and behind a pair without and with recorded order.
 const VARIANTS: [OrderVariant; VARIANT_COUNT] = [

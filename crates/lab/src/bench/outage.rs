@@ -11,11 +11,12 @@ use serde::Serialize;
 
 use super::load::LOAD;
 use super::testbed::{BenchTestbed, BenchVariant};
-use crate::capture::{CapturedInterface, Captures, Point, SNAP_DEFAULT};
+use crate::capture::{CapturedInterface, Captures, SNAP_DEFAULT};
 use crate::clock::{ClockOffset, monotonic, ms};
 use crate::edge::fault::nft;
-use crate::judge::{CommitMode, for_each_segment};
 use crate::net::INTERFACE;
+use judge::Point;
+use judge::{CommitMode, for_each_segment};
 
 /// The pair of this measurement: a failure is found after two seconds.
 pub const SLOW_TO_NOTICE: BenchVariant = BenchVariant::Steadfast {

@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use linux::netns::Netns;
 
-use crate::judge::CommitMode;
 use crate::net::address::{NODES, VIP_V4};
 use crate::net::{INTERFACE, NODE_NAMES, ROUTER_LAN_INTERFACE, Topology, TopologyOptions, batch};
 use crate::node::{
@@ -18,6 +17,7 @@ use crate::node::{
 use crate::process::{self, LoggedProcess};
 use crate::run::in_memory;
 use crate::teardown::Teardown;
+use judge::CommitMode;
 
 /// Port of the sink.
 pub const SINK_PORT: u16 = 8080;

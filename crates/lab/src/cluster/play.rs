@@ -10,10 +10,9 @@ use super::daemons::ClusterDaemons;
 use super::network::{ClusterNetwork, ServiceLan};
 use super::options::{APPLICATION, ClusterOptions};
 use super::report::{ClusterFindings, ClusterServiceReport, Events, FailedNodeRole, MEMBERS};
-use crate::capture::{Capture, CapturedInterface, Captures, Point};
+use crate::capture::{CapturedInterface, Captures};
 use crate::client::{ClientOrder, ClientPlan, ClientProcess, Until, Workload};
 use crate::clock::{ClockOffset, monotonic, ms};
-use crate::judge::{self, Closing, CommitMode, Expectations, NodeChange, Speaking, Survey};
 use crate::net::INTERFACE;
 use crate::net::address::CLIENT;
 use crate::newcomer::greet;
@@ -21,6 +20,8 @@ use crate::node::{ArbiterSetup, Assume, PatternFiles, ReportedStatus, ReportedTa
 use crate::process;
 use crate::run::LabRun;
 use crate::witness::EtcdProcesses;
+use judge::{Capture, Point};
+use judge::{Closing, CommitMode, Expectations, NodeChange, Speaking, Survey};
 
 const WORKERS: u32 = 2;
 /// Content bytes of a request.

@@ -4,9 +4,9 @@ use serde::Serialize;
 
 use super::options::ClusterOptions;
 use crate::client::{self, Spread};
-use crate::judge::{Finding, JudgeVerdict};
 use crate::node::Assume;
 use crate::run::{LabFindings, SHOWN, append};
+use judge::{Finding, JudgeVerdict};
 
 /// The findings of all services.
 #[derive(Debug, Serialize)]

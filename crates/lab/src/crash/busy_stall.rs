@@ -9,6 +9,9 @@ use crate::client::Spread;
 
 /// The allowance: time in milliseconds that a takeover or a claim may add.
 const ALLOWANCE_MS: f64 = 20.0;
+/// The same for a change of roles by the operator's order. It may add three round trips, too.
+const PLANNED_MS: f64 = 5.0;
+const PLANNED_RTTS: f64 = 3.0;
 
 /// Linux's shortest retransmission timeout (TCP_RTO_MIN), in milliseconds. Before a claim, the broken path loses the segments in flight.
 /// Their sender, client or server, retransmits them only after a timeout (docs/KERNEL.md).
@@ -39,7 +42,8 @@ pub struct BusyStall {
     pub rtt_ms: f64,
     /// After a claim, the longest wait for the next retransmission timeout; 0 after a takeover.
     pub retransmission_ms: f64,
-    /// The sum of `fault_free_gap_p99_ms`, `rtt_ms`, `retransmission_ms` and 20 ms.
+    /// The sum of `fault_free_gap_p99_ms`, `rtt_ms`, `retransmission_ms` and 20 ms. After an order of the operator: `fault_free_gap_p99_ms`,
+    /// three times `rtt_ms`, and 5 ms.
     pub limit_ms: f64,
     /// Whether `beyond_detection_p99_ms` is at most `limit_ms`.
     pub kept: bool,
@@ -57,7 +61,11 @@ impl BusyStall {
         } else {
             0.0
         };
-        let limit_ms = fault_free_gap_p99_ms + rtt_ms + retransmission_ms + ALLOWANCE_MS;
+        let limit_ms = if durations.is_planned {
+            fault_free_gap_p99_ms + PLANNED_RTTS * rtt_ms + PLANNED_MS
+        } else {
+            fault_free_gap_p99_ms + rtt_ms + retransmission_ms + ALLOWANCE_MS
+        };
         Some(Self {
             beyond_detection_p99_ms,
             fault_free_gap_p99_ms,
@@ -71,7 +79,7 @@ impl BusyStall {
     /// One line of text for a person.
     pub fn line(&self) -> String {
         format!(
-            "busy, p99: stall beyond detection {:.2} ms, limit {:.2} ms (fault-free gap {:.2} + RTT {:.1} + timeout {:.0} + {ALLOWANCE_MS}): {}",
+            "busy, p99: stall beyond detection {:.2} ms, limit {:.2} ms (fault-free gap {:.2}, RTT {:.1}, timeout {:.0}): {}",
             self.beyond_detection_p99_ms,
             self.limit_ms,
             self.fault_free_gap_p99_ms,
@@ -105,6 +113,9 @@ mod tests {
             let claim = BusyStall::of(&durations, 0.0).unwrap();
             assert_eq!((claim.limit_ms, claim.kept), (limit, true));
         }
+        durations.is_planned = true;
+        let planned = BusyStall::of(&durations, 10.0).unwrap();
+        assert_eq!((planned.limit_ms, planned.kept), (40.0, false));
         durations.beyond_detection.clear();
         assert_eq!(BusyStall::of(&durations, 20.0), None);
     }

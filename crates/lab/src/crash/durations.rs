@@ -21,6 +21,8 @@ pub struct Durations {
     /// Whether `beyond_detection` contains waits for a claim. Before a claim, the broken path loses the segments under way. Before a
     /// takeover, the wire has logged them.
     pub is_lossy: bool,
+    /// Whether the roles changed by the operator's order, so that there was nothing to detect, and `beyond_detection` is the whole stall.
+    pub is_planned: bool,
     /// From the declaration until the connection could continue.
     pub takeover: Vec<f64>,
     /// From the end of the takeover until bytes flowed again.
@@ -82,6 +84,12 @@ impl Felt<'_> {
 }
 
 impl Durations {
+    /// Adds the whole waits around an order of the operator.
+    pub fn add_planned(&mut self, felt: Felt<'_>) {
+        self.is_planned = true;
+        self.beyond_detection = felt.waits(FAULT).collect();
+    }
+
     /// Adds, for each connection, the durations of a takeover's parts.
     pub fn add_takeover(&mut self, felt: Felt<'_>, cause: TakeoverCause<'_>) {
         for (index, connection) in felt.client.connections.iter().enumerate() {
@@ -131,6 +139,7 @@ impl Durations {
         self.detection.extend(other.detection);
         self.beyond_detection.extend(other.beyond_detection);
         self.is_lossy |= other.is_lossy;
+        self.is_planned |= other.is_planned;
         self.takeover.extend(other.takeover);
         self.restart_gap.extend(other.restart_gap);
         self.baseline_gap.extend(other.baseline_gap);

@@ -15,6 +15,7 @@ use crate::pair::expect::{changes, expectations};
 use crate::pair::inject::{inject, migrate, move_to_annex};
 use crate::pair::judged::JudgedRun;
 use crate::pair::protection::protects_moved;
+use crate::pair::survive::flapping;
 use crate::pair::testbed::Testbed;
 use crate::pair::work::{Moment, Work};
 use crate::pair::{PairOptions, PolicyOption};
@@ -48,6 +49,7 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
     let moved = move_first(&testbed, options, &mut problems, run)?;
     let (moved_at, protected_ms) = moved.unzip();
     run.step("fault");
+    let cpu_before = testbed.daemons_cpu()?;
     let fault_at = inject(&testbed, options, target)?;
     measure(&mut client, fault_at, STALL_WINDOW)?;
     measure(
@@ -56,6 +58,7 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
         fault_at.since(flowing_at).saturating_sub(FAULT_MARGIN),
     )?;
     let mut aftermath = follow(&mut testbed, options, target, (fault_at, epoch), run)?;
+    aftermath.daemons_cpu = aftermath.daemons_cpu.saturating_sub(cpu_before);
     aftermath.moved_at.extend(moved_at);
     aftermath.protected_ms.splice(0..0, protected_ms.flatten());
     aftermath.problems.extend(problems);
@@ -67,6 +70,12 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
     }
     run.step("finish");
     let client = finish(client, &work)?;
+    // A node that is late on a busy machine can be declared dead without a fault. The judge then sees a speaker that it does not expect.
+    let late_changes = testbed.epoch().saturating_sub(epoch + aftermath.role_changes);
+    if late_changes > 0 {
+        aftermath.role_changes += late_changes;
+        aftermath.problems.extend(flapping(aftermath.role_changes, 1));
+    }
     run.step("judge");
     let random = work.plan.random.then(|| {
         RandomReplies::compare(

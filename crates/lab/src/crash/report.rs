@@ -8,11 +8,9 @@ use super::durations::{Durations, Felt, TakeoverCause};
 use super::facts::{AFTER, BEFORE, FAULT, LogAtFault, RETURN, RunFacts};
 use super::random::RandomReplies;
 use super::round_report::{self, RoundReport};
-use crate::capture::Capture;
 use crate::client::Spread;
 use crate::clock::ms;
 use crate::emulator::{Passed, WanOptions};
-use crate::judge::{CommitMode, Finding};
 use crate::node::ServerSoftware;
 use crate::pair::expect::wrong_speakers;
 use crate::pair::fault::{CrashFault, CrashTarget, Sequel};
@@ -20,6 +18,8 @@ use crate::pair::path::PathCut;
 use crate::pair::unlogged::UnloggedPackets;
 use crate::pair::{LanOptions, NodeLink, PairOptions, PolicyOption, Returning, WorkloadOption};
 use crate::run::{LabFindings, SHOWN, append};
+use judge::Capture;
+use judge::{CommitMode, Finding};
 
 /// The findings. Durations are over all connections of all runs.
 #[derive(Debug, Default, Serialize)]
@@ -88,6 +88,10 @@ pub struct CrashFindings {
     /// Whether connections at work waited no longer than the limit. `None` if there was no takeover, and no claim after a living wire
     /// gave way.
     busy_stall: Option<BusyStall>,
+    /// After a handover or a drain: connections for each second of CPU time that both daemons and their keepers used from the order until
+    /// all connections were decided. The requests that were relayed meanwhile are included, so idle connections show the cost of a move.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moved_per_cpu_s: Option<f64>,
     /// From a returning node's first heartbeat to the first segment that it forwarded, as captured. Over all returns.
     integration_ms: Option<Spread>,
     /// The longest wait of any connection from the return until the pair was whole again. Over all returns.
@@ -162,6 +166,7 @@ impl CrashFindings {
             log_at_fault: facts.log.iter().cloned().collect(),
             random: facts.random.clone(),
             unlogged: facts.aftermath.unlogged,
+            moved_per_cpu_s: moved_per_cpu_s(options, facts),
             first_live_ms: facts.aftermath.takeovers.last().and_then(|takeover| {
                 let first = takeover.first_live_ns?;
                 Some(ms(takeover.declared_ns, first))
@@ -303,6 +308,7 @@ impl LabFindings for CrashFindings {
         append(&mut self.unproven, other.unproven);
         append(&mut self.failures, other.failures);
         self.durations.add(other.durations);
+        self.moved_per_cpu_s = self.moved_per_cpu_s.or(other.moved_per_cpu_s);
         self.rounds.extend(other.rounds);
         self.log_at_fault.extend(other.log_at_fault);
         if let Some(random) = other.random {
@@ -368,6 +374,9 @@ impl LabFindings for CrashFindings {
         if let Some(busy) = self.busy_stall {
             text += &format!("\n  {}", busy.line());
         }
+        if let Some(per_s) = self.moved_per_cpu_s {
+            text += &format!("\n  {per_s:.0} connections moved for each second of the daemons' CPU time");
+        }
         for round in &self.rounds {
             text += &format!("\n  {}", round.line());
         }
@@ -384,6 +393,13 @@ impl LabFindings for CrashFindings {
         }
         text
     }
+}
+
+/// Connections that an order moved, for each second of the daemons' CPU time.
+fn moved_per_cpu_s(options: &PairOptions, facts: &RunFacts) -> Option<f64> {
+    let seconds = facts.aftermath.daemons_cpu.as_secs_f64();
+    let is_known = options.fault.is_order() && options.rounds.is_none() && seconds > 0.0;
+    is_known.then(|| f64::from(options.connections) / seconds)
 }
 
 /// The parts of the stall, for each connection.
@@ -420,6 +436,9 @@ fn durations(options: &PairOptions, facts: &RunFacts) -> Durations {
             taken_over: &facts.aftermath.taken_over,
         };
         durations.add_takeover(felt, cause);
+    }
+    if options.fault.is_order() {
+        durations.add_planned(felt);
     }
     if let Some(claimed_at) = facts.aftermath.claimed_at {
         let is_limited = options.is_measured_claim(options.sequel(facts.target));

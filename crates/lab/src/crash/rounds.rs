@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use nix::sys::signal::Signal;
 use proto::Instant;
 
 use super::facts::{CrashRound, RunFacts};
@@ -13,7 +14,6 @@ use super::play::{FAULT_MARGIN, STALL_WINDOW, move_away, wait_for_moment};
 use super::random::RandomReplies;
 use crate::client::{ClientOrder, ClientProcess};
 use crate::clock::{ClockOffset, monotonic};
-use crate::judge::{Expectations, NodeChange};
 use crate::node::ReportedStatus;
 use crate::pair::aftermath::Aftermath;
 use crate::pair::clients::{begin, finish, measure};
@@ -27,6 +27,7 @@ use crate::pair::testbed::Testbed;
 use crate::pair::work::{Moment, Work};
 use crate::pair::{PairOptions, PolicyOption, reboot};
 use crate::run::LabRun;
+use judge::{Expectations, NodeChange};
 
 /// Longest time for which a path must work again before its node returns, if the path failed several times (docs/paths.md, *Damping*).
 const DAMPING_MAX: Duration = Duration::from_secs(32);
@@ -119,9 +120,12 @@ impl RoundsRun<'_> {
         std::thread::sleep(ALONE);
         self.problems.extend(self.testbed.greet()?);
         run.step(&format!("round {number}: return"));
-        // A node that hands its service over becomes the wire at once.
-        let is_handover = self.options.fault == CrashFault::Handover;
-        let became_wire = handed_over_at.or(is_handover.then_some(fault_at));
+        // A node that gives its service to the other node becomes the wire at once.
+        let gives = matches!(
+            self.options.fault,
+            CrashFault::Handover | CrashFault::KillServer | CrashFault::HangServer
+        );
+        let became_wire = handed_over_at.or(gives.then_some(fault_at));
         let mut integration = Integration::new(node, became_wire.unwrap_or_else(monotonic));
         bring_back(&mut self.testbed, self.options, node)?;
         let damping = if self.options.fault.cuts_path() {
@@ -305,9 +309,11 @@ impl RoundsRun<'_> {
     }
 }
 
-/// Brings node `index` back after the fault: boots it, connects it again, or starts its agent again.
+/// Brings node `index` back after the fault: boots it, connects it again, or starts its agent or its server again.
 fn bring_back(testbed: &mut Testbed, options: &PairOptions, index: usize) -> Result<()> {
     match options.fault {
+        CrashFault::KillServer => testbed.start_server(index),
+        CrashFault::HangServer => testbed.servers[index].signal(Signal::SIGCONT),
         CrashFault::CutServicePath => options.how.heal(&testbed.network, index),
         CrashFault::LinkDown | CrashFault::CutBackup => Ok(testbed.network.cables[index].plug()?),
         CrashFault::Stop => {

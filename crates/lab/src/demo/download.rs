@@ -10,7 +10,6 @@ use anyhow::{Context, Result};
 use proto::Instant;
 use serde::Serialize;
 
-use crate::capture::{Capture, Point};
 use crate::clock::{ClockOffset, ms};
 use crate::net::address::CLIENT;
 use crate::node::ReportedTakeover;
@@ -22,6 +21,7 @@ use crate::pair::testbed::Testbed;
 use crate::pair::work::Work;
 use crate::run::LabRun;
 use crate::timeline::{Curves, PartKind, TimelinePanel, TimelinePart};
+use judge::{Capture, Point};
 
 /// Local port of curl. Fixed, so that its connection is found in the captures.
 const CLIENT_PORT: u16 = 40_000;

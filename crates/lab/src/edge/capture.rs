@@ -3,9 +3,10 @@
 use anyhow::{Context, Result};
 
 use super::network::EdgeTopology;
-use crate::capture::{CapturedInterface, Captures, Point};
+use crate::capture::{CapturedInterface, Captures};
 use crate::net::INTERFACE;
 use crate::run::LabRun;
+use judge::Point;
 
 /// Starts captures at the clients and at the servers.
 ///

@@ -14,8 +14,8 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
 
-use crate::capture::{Capture, Point};
-use crate::judge::{CapturedSegment, OffsetSet, for_each_segment};
+use judge::{Capture, Point};
+use judge::{CapturedSegment, OffsetSet, for_each_segment};
 
 /// Largest number of violations that are described.
 const DESCRIBED_MAX: usize = 20;

@@ -16,8 +16,8 @@ use sim::net::{EventPlace, Happening, TraceEvent};
 use super::catalogue;
 use super::scenario::FigureScenario;
 use super::sweep::SweepRun;
-use crate::judge::pcap;
 use crate::run::{LabOutcome, WrongUse};
+use judge::pcap;
 
 /// Write down every packet of a figure's or a scenario file's runs: one line per event, CSV, and pcap for tcpdump and Wireshark.
 #[derive(Clone, Debug, Args)]

@@ -19,10 +19,10 @@ use super::log::LogOptions;
 use super::operator::Operator;
 use super::status::{ReportedConnection, ReportedStatus};
 use crate::clock::monotonic;
-use crate::judge::CommitMode;
 use crate::net::{INTERFACE, NODE_NAMES};
 use crate::process::{self, LoggedProcess};
 use crate::teardown::{Resource, Teardown};
+use judge::CommitMode;
 
 /// Directory in which the daemon pins its eBPF objects, by node name.
 const PINS: &str = "/sys/fs/bpf/steadfast";

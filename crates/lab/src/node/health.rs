@@ -11,8 +11,8 @@ pub struct HealthProbe {
 
 /// Milliseconds between two health probes.
 const HEALTH_INTERVAL_MS: u32 = 50;
-/// Milliseconds without an answer after which a health probe has failed.
-const HEALTH_TIMEOUT_MS: u32 = 100;
+/// Milliseconds without an answer after which a health probe has failed. On busy CPUs, a server that does not hang may need 100 ms.
+const HEALTH_TIMEOUT_MS: u32 = 200;
 /// Number of failed health probes in a row after which the application counts as dead.
 const HEALTH_FAILURES: u32 = 3;
 

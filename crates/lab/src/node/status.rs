@@ -312,6 +312,12 @@ impl ReportedStatus {
         self.annexes().iter().any(|annex| annex.name == name && on(annex))
     }
 
+    /// Number of connections that live on the annex `name`, as far as the node knows.
+    pub fn connections_on(&self, name: &str) -> u64 {
+        let annexes = self.annexes().iter().filter(|annex| annex.name == name);
+        annexes.map(|annex| annex.connections).sum()
+    }
+
     /// Whether no connection lives on an annex.
     pub fn has_none_on_annexes(&self) -> bool {
         self.annexes().iter().all(|annex| annex.connections == 0)

@@ -57,6 +57,8 @@ pub struct Aftermath {
     pub takeovers: Vec<ReportedTakeover>,
     /// Node b's connections after the takeover.
     pub taken_over: Vec<ReportedConnection>,
+    /// CPU time that the daemons and their keepers have used by the time when all connections were decided, since their start.
+    pub daemons_cpu: Duration,
     /// The return of a node that was gone, if it came back.
     pub integration: Option<Integration>,
     /// Number of times the speaking node has changed since the fault.
@@ -124,6 +126,7 @@ impl Aftermath {
             second_at: None,
             takeovers: Vec::new(),
             taken_over: Vec::new(),
+            daemons_cpu: Duration::ZERO,
             integration: None,
             role_changes: 0,
             problems: Vec::new(),
@@ -140,6 +143,7 @@ impl Aftermath {
             return claim_as_keepalived(testbed);
         }
         (self.takeovers, self.taken_over) = survive(testbed, 1, self.fault_at, of_some, &mut self.problems)?;
+        self.daemons_cpu = testbed.daemons_cpu()?;
         Ok(())
     }
 
@@ -212,6 +216,8 @@ impl Aftermath {
             if options.stop_etcd {
                 testbed.stop_etcd(&mut self.problems)?;
             }
+        } else if options.fault.begins_on_annex() {
+            self.protect_annexed(testbed, options)?;
         } else if options.fault.moves_connections() {
             self.moved_at.push(self.fault_at);
             let has_some = |status: &ReportedStatus| status.kept() > 0;
@@ -262,7 +268,7 @@ impl Aftermath {
         is_second: bool,
     ) -> Result<()> {
         match fault {
-            CrashFault::KillAgent => {
+            CrashFault::KillAgent | CrashFault::KillAgentAfterAnnex => {
                 if is_second {
                     self.second_at = Some(kill_agent(testbed, index)?);
                 }
@@ -279,6 +285,10 @@ impl Aftermath {
             }
             CrashFault::Upgrade if is_second => {
                 self.second_at = Some(testbed.agent(index)?.upgrade()?);
+            }
+            CrashFault::KillServerAfterMigrate => {
+                std::thread::sleep(RESTARTED_AFTER);
+                testbed.start_server(index)?;
             }
             CrashFault::CutLink => std::thread::sleep(ACT), // connections begin and end over the remaining link
             _ => {}
@@ -311,9 +321,10 @@ impl Aftermath {
     ) -> Result<()> {
         match options.fault {
             CrashFault::PowerOff => self.come_back(testbed, 0, options.returning),
-            CrashFault::KillBackupAfterAnnex => {
-                self.come_back(testbed, 1, options.returning)?;
-                self.pass_carried(testbed, options)
+            CrashFault::KillBackupAfterAnnex => self.end_carrying(testbed, options),
+            CrashFault::KillAgentAfterAnnex if target == CrashTarget::Primary => {
+                self.replace_carrier(testbed)?;
+                self.end_carrying(testbed, options)
             }
             CrashFault::LinkDown | CrashFault::CutBackup => self.plug(testbed, target.nodes()[0]),
             CrashFault::CutServicePath => {
@@ -349,11 +360,7 @@ impl Aftermath {
                 std::thread::sleep(ACT);
                 Ok(())
             }
-            CrashFault::CutLink => {
-                let index = target.nodes()[0];
-                restore_link(testbed, options.link, index)?;
-                self.wait_for_role(testbed, index, ReportedStatus::is_duplex, "be duplex")
-            }
+            CrashFault::CutLink => self.restore(testbed, options, target.nodes()[0]),
             CrashFault::Handover => self.rejoin(testbed, 0, self.fault_at),
             CrashFault::Drain => {
                 let (at, index) = (monotonic(), target.nodes()[0]);
@@ -364,11 +371,13 @@ impl Aftermath {
             | CrashFault::KillApplication
             | CrashFault::KillBackup
             | CrashFault::KillAgent
+            | CrashFault::KillAgentAfterAnnex
             | CrashFault::Upgrade
             | CrashFault::PauseAgent
             | CrashFault::Migrate
             | CrashFault::MigrateBack
             | CrashFault::KillBackupAfterMigrate
+            | CrashFault::KillServerAfterMigrate
             | CrashFault::KillAnnexServer
             | CrashFault::HangAnnexServer
             | CrashFault::FlushTc => Ok(()),
@@ -377,6 +386,12 @@ impl Aftermath {
             }
             CrashFault::KillAnnex => Ok(()),
         }
+    }
+
+    /// Restores the link that was cut at node `index`.
+    fn restore(&mut self, testbed: &Testbed, options: &PairOptions, index: usize) -> Result<()> {
+        restore_link(testbed, options.link, index)?;
+        self.wait_for_role(testbed, index, ReportedStatus::is_duplex, "be duplex")
     }
 
     /// Kills or upgrades the agent of the survivor, node b, when it has given all connections to its keeper.
@@ -416,7 +431,7 @@ impl Aftermath {
     fn follow_by(&mut self, testbed: &mut Testbed, then: CrashFault, returning: Returning) -> Result<()> {
         let kills_server = then == CrashFault::KillServer;
         let at = if kills_server {
-            signal_server(testbed, Signal::SIGKILL)?
+            signal_server(testbed, 0, Signal::SIGKILL)?
         } else {
             power_off(testbed, 0, returning)?
         };
@@ -466,11 +481,18 @@ impl Aftermath {
         self.rejoin(testbed, index, returned_at)
     }
 
-    /// Waits until the primary carries nothing any more. What has not ended passes the new wire, node b. If the connections last and have restart
-    /// points, waits also until node b protects them.
-    fn pass_carried(&mut self, testbed: &Testbed, options: &PairOptions) -> Result<()> {
+    /// Brings node b back, and waits until the primary carries nothing any more. What has not ended passes the new wire, node b. If the
+    /// connections last and have restart points, waits also until node b protects them.
+    fn end_carrying(&mut self, testbed: &mut Testbed, options: &PairOptions) -> Result<()> {
+        self.come_back(testbed, WIRE, options.returning)?;
         let carries_none = ReportedStatus::has_none_on_annexes;
         testbed.wait_for(1 - WIRE, "carry nothing", carries_none, &mut self.problems)?;
+        self.protect_annexed(testbed, options)
+    }
+
+    /// If the connections last and have restart points, waits until node b, their wire, passes all connections of the annex and protects them
+    /// again. Otherwise their wire learns nothing of them in this run.
+    fn protect_annexed(&mut self, testbed: &Testbed, options: &PairOptions) -> Result<()> {
         if options.workload == WorkloadOption::Request && protection::is_possible(options) {
             let annex = &testbed.annexes[0].name;
             let has_all = |status: &ReportedStatus| status.has_all_on(annex);
@@ -481,6 +503,22 @@ impl Aftermath {
         }
         std::thread::sleep(ACT);
         Ok(())
+    }
+
+    /// Kills the agent of node a, which carries the connections of the annex, and starts it again. The new agent must carry connections again.
+    /// The judge notices each one that it has lost.
+    fn replace_carrier(&mut self, testbed: &mut Testbed) -> Result<()> {
+        let annex = testbed.annexes[0].name.clone();
+        let carries_some = |status: &ReportedStatus| status.connections_on(&annex) > 0;
+        let what = "carry the connections of the annex";
+        self.wait_for_role(testbed, 1 - WIRE, carries_some, what)?;
+        start_again(testbed, 1 - WIRE)?;
+        self.wait_for_role(
+            testbed,
+            1 - WIRE,
+            carries_some,
+            "carry them again after its restart",
+        )
     }
 
     /// Brings a rebooted node back. Packets of the service reach the node before it is configured. Then the node's agent starts.

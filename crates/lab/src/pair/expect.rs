@@ -6,9 +6,9 @@ use super::aftermath::Aftermath;
 use super::fault::{CrashFault, CrashTarget, Sequel};
 use super::{PairOptions, WorkloadOption};
 use crate::clock::ClockOffset;
-use crate::judge::{Closing, Expectations, NodeChange, Speaking};
 use crate::net::address::{ANNEXES, CLIENT, NODES, ROUTER_LAN};
 use crate::node::AtLimitOption;
+use judge::{Closing, Expectations, NodeChange, Speaking};
 
 /// Number of the node that is the wire at first.
 pub const BACKUP: usize = 1;
@@ -117,7 +117,7 @@ pub fn wrong_speakers(options: &PairOptions, reigns: &[usize]) -> Option<String>
             let rounds = (0..options.rounds.unwrap_or(1)).flat_map(|_| round.clone());
             [primary].into_iter().chain(rounds).collect()
         }
-        CrashFault::KillBackupAfterAnnex => vec![primary, 2],
+        CrashFault::KillBackupAfterAnnex | CrashFault::KillAgentAfterAnnex => vec![primary, 2],
         _ => vec![primary, 2, BACKUP],
     };
     (reigns != expected).then(|| {

@@ -52,6 +52,9 @@ pub enum CrashFault {
     MigrateBack,
     /// Live connections have moved from the primary to its backup. Then the backup's power goes off.
     KillBackupAfterMigrate,
+    /// Live connections have moved from the primary to its backup, and are protected there. Then all processes of the backup's server are
+    /// killed; later it is started again.
+    KillServerAfterMigrate,
     /// Live connections move from the primary to an annex, at the operator's order. Later they move back, if there are two annexes from one
     /// annex to the other before.
     MigrateAnnex,
@@ -66,6 +69,9 @@ pub enum CrashFault {
     StopAnnex,
     /// Live connections have moved from the primary to an annex. Then the backup's power goes off, which was their wire.
     KillBackupAfterAnnex,
+    /// Live connections have moved from the primary to an annex. Then an agent is killed, and started again: the backup's, which is their wire,
+    /// or the primary's, when the backup's power has gone off and the primary carries them.
+    KillAgentAfterAnnex,
     /// A node is drained; later it takes part again.
     Drain,
     /// A node's tc filters and their qdisc are removed.
@@ -124,6 +130,7 @@ impl CrashFault {
             | Self::MigrateBack
             | Self::PauseAgent
             | Self::KillBackupAfterMigrate
+            | Self::KillServerAfterMigrate
             | Self::KillBackupAfterAnnex => &[CrashTarget::Backup],
             Self::CutServicePath
             | Self::CutLink
@@ -131,6 +138,7 @@ impl CrashFault {
             | Self::Stop
             | Self::Handover
             | Self::Drain => &[CrashTarget::Primary, CrashTarget::Backup],
+            Self::KillAgentAfterAnnex => &[CrashTarget::Backup, CrashTarget::Primary],
             Self::KillAgent | Self::Upgrade | Self::FlushTc => {
                 &[CrashTarget::Primary, CrashTarget::Backup, CrashTarget::Both]
             }
@@ -177,22 +185,33 @@ impl CrashFault {
             | Self::KillBackupAfterAnnex
             | Self::CutBackup => Sequel::Claim,
             Self::RebootRace | Self::Stop | Self::Drain if target == CrashTarget::Backup => Sequel::Claim,
+            Self::KillAgentAfterAnnex if target == CrashTarget::Primary => Sequel::Claim,
             Self::RebootRace | Self::Stop | Self::Drain | Self::Handover => Sequel::Takeover,
             Self::KillApplication
             | Self::KillAgent
+            | Self::KillAgentAfterAnnex
             | Self::PauseAgent
             | Self::Upgrade
             | Self::FlushTc
             | Self::CutLink
             | Self::Migrate
             | Self::MigrateBack
+            | Self::KillServerAfterMigrate
             | Self::MigrateAnnex => Sequel::Nothing,
         }
     }
 
+    /// Whether this is an order of the operator after which the other node serves.
+    pub fn is_order(self) -> bool {
+        matches!(self, Self::Handover | Self::Drain)
+    }
+
     /// Whether connections have moved from the primary to its backup before the fault.
     pub fn follows_a_move(self) -> bool {
-        matches!(self, Self::MigrateBack | Self::KillBackupAfterMigrate)
+        matches!(
+            self,
+            Self::MigrateBack | Self::KillBackupAfterMigrate | Self::KillServerAfterMigrate
+        )
     }
 
     /// Whether connections change their node one by one.
@@ -214,6 +233,7 @@ impl CrashFault {
                 | Self::HangAnnexServer
                 | Self::StopAnnex
                 | Self::KillBackupAfterAnnex
+                | Self::KillAgentAfterAnnex
         )
     }
 
@@ -237,7 +257,10 @@ impl CrashFault {
 
     /// Whether an agent is away for a while, and its node keeps running.
     pub fn takes_agents_away(self) -> bool {
-        matches!(self, Self::KillAgent | Self::PauseAgent | Self::Upgrade)
+        matches!(
+            self,
+            Self::KillAgent | Self::KillAgentAfterAnnex | Self::PauseAgent | Self::Upgrade
+        )
     }
 
     /// Whether the nodes' programs are replaced.
@@ -251,6 +274,8 @@ impl CrashFault {
             self,
             Self::PowerOff
                 | Self::LinkDown
+                | Self::KillServer
+                | Self::HangServer
                 | Self::KillBackup
                 | Self::CutBackup
                 | Self::CutServicePath
@@ -321,5 +346,13 @@ mod tests {
         let sequel = |target| CrashFault::RebootRace.sequel(target, PathCut::default());
         assert_eq!(sequel(CrashTarget::Primary), Sequel::Takeover);
         assert_eq!(sequel(CrashTarget::Backup), Sequel::Claim);
+    }
+
+    /// A primary carries connections only without their wire, so the wire fails first.
+    #[test]
+    fn whose_agent_is_killed_decides_whether_the_wire_fails() {
+        let sequel = |target| CrashFault::KillAgentAfterAnnex.sequel(target, PathCut::default());
+        assert_eq!(sequel(CrashTarget::Primary), Sequel::Claim);
+        assert_eq!(sequel(CrashTarget::Backup), Sequel::Nothing);
     }
 }

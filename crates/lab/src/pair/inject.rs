@@ -56,15 +56,21 @@ pub fn inject(testbed: &Testbed, options: &PairOptions, target: CrashTarget) -> 
             cut_link(testbed, options.link, first)?;
             Ok(moment)
         }
-        CrashFault::KillServer => signal_server(testbed, Signal::SIGKILL),
+        CrashFault::KillServer | CrashFault::KillServerAfterMigrate => {
+            signal_server(testbed, first, Signal::SIGKILL)
+        }
         CrashFault::KillApplication => {
             let moment = monotonic();
             testbed.servers[0].signal_behind(Signal::SIGKILL)?;
             Ok(moment)
         }
-        CrashFault::HangServer => signal_server(testbed, Signal::SIGSTOP),
+        CrashFault::HangServer => signal_server(testbed, first, Signal::SIGSTOP),
         CrashFault::CrashWorker => crash_worker(testbed),
-        CrashFault::KillAgent => kill_agent(testbed, first),
+        // The primary carries the connections of annexes only without a wire.
+        CrashFault::KillAgentAfterAnnex if target == CrashTarget::Primary => {
+            power_off(testbed, WIRE, returning)
+        }
+        CrashFault::KillAgent | CrashFault::KillAgentAfterAnnex => kill_agent(testbed, first),
         CrashFault::PauseAgent => {
             let moment = monotonic();
             testbed.agent(first)?.pause()?;
@@ -222,13 +228,13 @@ pub fn kill_agent(testbed: &Testbed, index: usize) -> Result<Instant> {
     Ok(moment)
 }
 
-/// Sends a signal to all processes of node a's server. Returns the time just before.
+/// Sends a signal to all processes of the server of node `index`. Returns the time just before.
 ///
 /// # Errors
 /// If the kernel refuses.
-pub fn signal_server(testbed: &Testbed, signal: Signal) -> Result<Instant> {
+pub fn signal_server(testbed: &Testbed, index: usize, signal: Signal) -> Result<Instant> {
     let moment = monotonic();
-    testbed.servers[0].signal(signal)?;
+    testbed.servers[index].signal(signal)?;
     Ok(moment)
 }
 

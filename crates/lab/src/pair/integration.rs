@@ -8,13 +8,13 @@ use proto::Instant;
 use serde::Serialize;
 
 use super::testbed::Testbed;
-use crate::capture::{Capture, Point};
 use crate::client::{ClientOrder, ClientProcess};
 use crate::clock::{ClockOffset, as_nanos, as_optional_nanos, monotonic, ms};
-use crate::judge::pcap::PcapReader;
-use crate::judge::{NodeChange, Survey};
 use crate::net::address::NODES;
 use crate::node::{HEARTBEAT_PORT, ReportedStatus};
+use judge::pcap::PcapReader;
+use judge::{Capture, Point};
+use judge::{NodeChange, Survey};
 
 /// A node's return.
 #[derive(Clone, Debug, Serialize)]
@@ -191,7 +191,7 @@ mod tests {
     use etherparse::PacketBuilder;
 
     use super::*;
-    use crate::judge::pcap;
+    use judge::pcap;
 
     #[test]
     fn the_first_heartbeat_after_the_return_is_found() {

@@ -5,9 +5,9 @@ use serde::Serialize;
 
 use super::expect::BACKUP;
 use super::testbed::Testbed;
-use crate::capture::Capture;
 use crate::emulator::{Emulator, Passed};
-use crate::judge::{self, Expectations, JudgeVerdict, NodeChange, Survey};
+use judge::Capture;
+use judge::{Expectations, JudgeVerdict, NodeChange, Survey};
 
 /// The captures of a run, and the judge's verdict on them.
 #[derive(Serialize)]

@@ -11,10 +11,10 @@ use super::fault::{CrashFault, CrashTarget, Sequel};
 use super::path::PathCut;
 use crate::client::Protocol;
 use crate::emulator::WanOptions;
-use crate::judge::CommitMode;
 use crate::net::address::{VIP_V4, VIP_V6};
 use crate::node::{Assume, AtLimitOption, LogOptions, ServerSoftware};
 use crate::run::{LAB_PROGRAMS, Needed, RunOptions, WrongUse, check_machine};
+use judge::CommitMode;
 
 /// Options of the pair's networks. Every lab that uses the pair has them.
 #[derive(Clone, Copy, Debug, Args, Serialize)]
@@ -132,6 +132,9 @@ pub struct PairOptions {
     /// has come back.
     #[arg(long)]
     pub keep_input: bool,
+    /// With recorded order: `on_divergence = "unprotect"` also for a server that diverges.
+    #[arg(skip)]
+    pub unprotects: bool,
     /// With --policy replica: record the order of the primary's calls, and play it back on the backup. So clients may share keys.
     #[arg(long)]
     pub recorded_order: bool,
@@ -148,6 +151,10 @@ pub struct PairOptions {
     /// each of them is slower and has longer gaps even without a fault.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub busy: u32,
+    /// With --workload request: number of requests that all connections at work together begin per second; default: each asks again as soon
+    /// as it has its reply.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub requests_per_s: Option<u32>,
     /// Megabytes (10⁶ bytes) that a download or upload carries over all connections; default: enough for about three
     /// seconds, or five with a fault of several events.
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -196,11 +203,13 @@ impl PairOptions {
             rounds: None,
             without_state_sync: false,
             keep_input: false,
+            unprotects: false,
             recorded_order: false,
             assume: Assume::default(),
             members: 1,
             connections,
             busy: connections,
+            requests_per_s: None,
             megabytes: None,
             request_mb: 1,
             random_kb: RANDOM_KB,
@@ -278,6 +287,13 @@ impl PairOptions {
         Ok(())
     }
 
+    fn check_pace(&self) -> Result<(), WrongUse> {
+        if self.requests_per_s.is_some() && self.workload != WorkloadOption::Request {
+            return Err(WrongUse("--requests-per-s needs --workload request".to_owned()));
+        }
+        Ok(())
+    }
+
     /// Checks that the options fit together.
     ///
     /// # Errors
@@ -322,6 +338,7 @@ impl PairOptions {
             return wrong("--annexes needs --fault migrate-annex");
         }
         self.check_registry()?;
+        self.check_pace()?;
         if self.then().is_some() && sequel != Sequel::Nothing {
             return wrong(
                 "--then-power-off and --then-kill-server need a fault that nobody takes over: kill-agent, upgrade, cut-link, flush-tc or migrate-annex",
@@ -421,8 +438,8 @@ impl PairOptions {
         let may_change_nothing = |&target| self.sequel(target) == Sequel::AtMostOne;
         if !self.fault.has_rounds() || self.fault.targets().iter().any(may_change_nothing) {
             return wrong(
-                "--rounds needs a fault after which a node comes back, or the nodes change places: power-off, link-down, kill-backup, \
-                 cut-backup, cut-service-path (but not how = router or flicker), stop, handover, migrate, migrate-back, migrate-annex, \
+                "--rounds needs a fault after which a node comes back, or the nodes change places: power-off, link-down, kill-server, hang-server, \
+                 kill-backup, cut-backup, cut-service-path (but not how = router or flicker), stop, handover, migrate, migrate-back, migrate-annex, \
                  drain",
             );
         }

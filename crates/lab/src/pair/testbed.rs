@@ -303,6 +303,20 @@ impl Testbed {
         epoch(0).max(epoch(1))
     }
 
+    /// CPU time that the daemons and their keepers have used so far; zero without steadfast.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn daemons_cpu(&self) -> Result<Duration> {
+        let agents = self.agents.iter().flatten();
+        let roots: Vec<u32> = agents.map(|agent| agent.pid().as_raw().cast_unsigned()).collect();
+        let all = process::processes().context("read /proc")?;
+        let ours = all
+            .iter()
+            .filter(|(pid, _)| process::is_below(&all, **pid, &roots));
+        Ok(ours.map(|(_, one)| one.cpu).sum())
+    }
+
     /// Runs an operator's command on node `index`.
     ///
     /// # Errors
@@ -469,7 +483,7 @@ fn pair(
             .zip(order_socket(options, &run.directory, 1))
             .map(Into::into),
         keep_input: options.keep_input,
-        trusts_log: options.application().diverges(),
+        trusts_log: options.application().diverges() && !options.unprotects,
         opaque: options.application().is_opaque(),
         agent_timeout_ms: options.fault.takes_agents_away().then_some(AGENT_TIMEOUT_MS),
         claim_ping: [ROUTER_LAN, CLIENT].map(|host| host.ip(ipv6)).to_vec(),

@@ -136,6 +136,9 @@ impl Work {
         plan.hashed = if is_random { 0 } else { plan.idle + HASHED_MAX };
         plan.timeline_points = (TIMELINE_POINTS_MAX / plan.connections).clamp(2, plan.timeline_points);
         plan.seed = seed;
+        if let (Some(per_s), ClientWorkload::Request { size, .. }) = (options.requests_per_s, workload) {
+            plan.bytes_per_second = Some((u64::from(per_s) * size / busy).max(1));
+        }
         let deadline = if options.baseline {
             BASELINE_DEADLINE
         } else {

@@ -15,7 +15,6 @@ use serde::Serialize;
 
 use crate::clock::ClockOffset;
 use crate::emulator::WanOptions;
-use crate::judge::{Closing, Finding};
 use crate::node::{DEBIAN_PYTHON, ReportedStatus, ServerSoftware, WEBSOCKETS};
 use crate::pair::aftermath::{Aftermath, follow};
 use crate::pair::expect::{BACKUP, changes, expectations};
@@ -27,14 +26,14 @@ use crate::pair::work::Work;
 use crate::pair::{LanOptions, PairOptions, PolicyOption, WorkloadOption};
 use crate::process::LoggedProcess;
 use crate::run::{Lab, LabFindings, LabRun, Needed, RunOptions, WrongUse, value_name};
+use judge::{Closing, Finding};
 
 /// Rate of the emulated path to the client. Each download takes about two seconds, so that the fault hits its middle.
 const RATE_MBIT: f64 = 400.0;
 const RTT_MS: f64 = 4.0;
 const MEGABYTES: u32 = 100;
-/// Arguments of redis-benchmark. Its work takes some seconds; the fault hits after one second.
-const BENCHMARK: [&str; 9] = ["-t", "set,get", "-n", "60000", "-c", "10", "-d", "1024", "-q"];
-const BENCHMARK_MOMENT: Duration = Duration::from_secs(1);
+/// Arguments of redis-benchmark. The fault hits after its first report, while it still writes.
+const BENCHMARK: [&str; 9] = ["-t", "set,get", "-n", "20000", "-c", "10", "-d", "1024", "-q"];
 /// The WebSocket client. Its exchange takes some seconds; the fault hits in the middle.
 const TALK: &str = include_str!("talk.py");
 const MESSAGES: usize = 200;
@@ -88,6 +87,10 @@ pub struct ProgramsOptions {
     /// so the run is expected to fail (exit code 1).
     #[arg(long)]
     visibly: bool,
+    /// With --server diverging-stream: policy unprotect instead of trust-log. Node b must say that it has diverged and protects nothing. Then
+    /// its agent is killed, which the client must not notice.
+    #[arg(long)]
+    unprotect: bool,
     #[command(flatten)]
     lan: LanOptions,
     #[command(flatten)]
@@ -180,7 +183,12 @@ impl ProgramsOptions {
         PairOptions {
             run: self.run.clone(),
             lan: self.lan,
-            fault: self.fault,
+            unprotects: self.unprotect,
+            fault: if self.unprotect {
+                CrashFault::KillBackup
+            } else {
+                self.fault
+            },
             node: self.node,
             policy: if is_replica {
                 PolicyOption::Replica
@@ -237,8 +245,12 @@ impl Lab for ProgramsOptions {
             return Err(WrongUse("--again needs --client shared-keys with recorded order".to_owned()).into());
         }
         self.check_fault()?;
-        if self.visibly && self.server != Some(ServerSoftware::DivergingStream) {
-            return Err(WrongUse("--visibly needs --server diverging-stream".to_owned()).into());
+        if self.server != Some(ServerSoftware::DivergingStream) {
+            for (option, is_given) in [("--visibly", self.visibly), ("--unprotect", self.unprotect)] {
+                if is_given {
+                    return Err(WrongUse(format!("{option} needs --server diverging-stream")).into());
+                }
+            }
         }
         Ok(())
     }
@@ -454,14 +466,18 @@ fn play(
     let mut process = start(&testbed, client.name())?;
     run.step("load");
     wait_for_moment(client, &mut process, &received, length)?;
-    let unprotected = wait_for_protection(&testbed, &mut process);
+    let mut problems = Vec::new();
+    if options.unprotects {
+        unrecorded::check_divergence(&testbed, &mut problems)?;
+    } else {
+        problems.extend(wait_for_protection(&testbed, &mut process));
+    }
     let unequal = (client == ClientSoftware::SharedKeys)
         .then(|| compare_data(&testbed, &mut process))
         .transpose()?
         .flatten();
     let diverges = options.application().diverges();
-    let undiverged = options
-        .recorded_order
+    let undiverged = (options.recorded_order && !options.unprotects)
         .then(|| compare_divergences(&testbed, diverges))
         .flatten();
     let epoch = testbed.epoch();
@@ -469,11 +485,11 @@ fn play(
     let target = options.fault.target(options.node, run.seed)?;
     let fault_at = inject(&testbed, options, target)?;
     let mut aftermath = follow(&mut testbed, options, target, (fault_at, epoch), run)?;
-    if options.fault != CrashFault::PowerOff {
+    if unrecorded::FAULTS.contains(&options.fault) {
         run.step("record");
         unrecorded::check(&testbed, options.fault, target, &mut aftermath.problems)?;
     }
-    aftermath.problems.extend(unprotected);
+    aftermath.problems.extend(problems);
     aftermath.problems.extend(unequal);
     aftermath.problems.extend(undiverged);
     let mut status = process.wait(LIMIT);
@@ -560,11 +576,10 @@ fn wait_for_moment(
     received: &Path,
     length: u64,
 ) -> Result<()> {
-    let begun = Deadline::now();
     let is_there = |process: &LoggedProcess| {
         std::thread::sleep(POLL);
         match client {
-            ClientSoftware::RedisBenchmark => begun.elapsed() > BENCHMARK_MOMENT,
+            ClientSoftware::RedisBenchmark => reports_requests(&process.output()),
             ClientSoftware::SharedKeys => process.output().lines().any(|line| line == "pause"),
             ClientSoftware::Watch | ClientSoftware::Ftp => process.output().lines().count() > LINES / 2,
             ClientSoftware::Websockets => process.output().lines().count() > MESSAGES / 2,
@@ -575,6 +590,12 @@ fn wait_for_moment(
         }
     };
     Ok(process.wait_until("get to the middle of its work", LIMIT, is_there)?)
+}
+
+/// Whether redis-benchmark has reported a rate, four times a second. Its very first report, before a request, has none.
+fn reports_requests(output: &str) -> bool {
+    let mut rates = output.split("rps=").skip(1);
+    rates.any(|rate| !rate.starts_with("0.0 "))
 }
 
 /// Waits until node b reports that all connections of the client are protected. If node b never reports this, returns a problem with the

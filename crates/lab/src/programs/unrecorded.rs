@@ -38,6 +38,14 @@ fn expected(fault: CrashFault, target: CrashTarget) -> [ExpectedOrder; 2] {
     }
 }
 
+/// Adds to `problems` if node b does not say that its server has diverged (`unprotect`), or if it protects a connection nevertheless.
+pub(super) fn check_divergence(testbed: &Testbed, problems: &mut Vec<String>) -> Result<()> {
+    let says = |status: &ReportedStatus| status.order_is("off", "the server has diverged from the record");
+    testbed.wait_for(BACKUP, "say that its server has diverged", says, problems)?;
+    let what = "say that it protects none of the connections";
+    testbed.wait_for(BACKUP, what, ReportedStatus::protects_none, problems)
+}
+
 /// Adds to `problems` if a node does not say why the record is off, or if a connection counts as protected although its replica goes on without
 /// a record. The clients are at work, and share keys.
 pub(super) fn check(

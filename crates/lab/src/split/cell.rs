@@ -9,7 +9,6 @@ use super::fault::SplitFault;
 use super::silence::{hold, silence_max};
 use crate::client::{ClientFailure, ClientReport, Spread};
 use crate::clock::{ClockOffset, monotonic, ms};
-use crate::judge::Survey;
 use crate::net::NODE_NAMES;
 use crate::node::Assume;
 use crate::pair::PairOptions;
@@ -17,6 +16,7 @@ use crate::pair::clients::{begin, finish, measure};
 use crate::pair::expect::of_service;
 use crate::pair::work::Work;
 use crate::run::{LabRun, value_name};
+use judge::Survey;
 
 /// Time for which the clients send requests before the fault begins.
 const BEFORE: Duration = Duration::from_millis(500);

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use proto::Offset;
 use serde::{Deserialize, Serialize};
 
-use crate::capture::Capture;
-use crate::judge::{self, CapturedSegment, OffsetSet};
+use judge::Capture;
+use judge::{CapturedSegment, OffsetSet};
 
 /// One connection over time, as one capture shows it. Times never decrease, nor do the offsets of `sent` and `acknowledged`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -152,7 +152,7 @@ mod tests {
     use proto::packet::{Flags, Segment, TcpOptions};
 
     use super::*;
-    use crate::judge::pcap::PcapRecord;
+    use judge::pcap::PcapRecord;
 
     const FIRST: u32 = 0xffff_fffe;
 

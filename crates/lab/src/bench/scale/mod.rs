@@ -22,10 +22,10 @@ use super::calibration::Calibration;
 use super::measure;
 use super::options::BenchRunOptions;
 use super::testbed::{BenchTestbed, BenchVariant, PATIENT, Serving};
-use crate::judge::CommitMode;
 use crate::node::PatternFiles;
 use crate::run::{LabOutcome, conclude, in_memory};
 use crate::teardown::Teardown;
+use judge::CommitMode;
 
 /// Bytes of a download beside a flood.
 const BULK_BYTES: u64 = 1_000_000_000;

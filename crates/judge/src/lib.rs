@@ -43,6 +43,7 @@
 //! captured are exempt from the commit rules. Checksums are not verified, so a forged segment that every kernel drops
 //! counts as seen.
 
+mod capture;
 mod connection;
 mod merge;
 mod origin;
@@ -58,6 +59,7 @@ use std::net::SocketAddr;
 
 use anyhow::ensure;
 
+pub use self::capture::{Capture, Point};
 pub use self::merge::for_each_segment;
 pub use self::packet::CapturedSegment;
 pub use self::stream::OffsetSet;
@@ -72,7 +74,6 @@ use self::merge::Merge;
 use self::stream::Highest;
 use self::verdict::FindingSet;
 use self::voice::{Improper, VoiceTracker};
-use crate::capture::{Capture, Point};
 
 /// Bytes of content remembered for all connections together.
 const CONTENTS_MAX: usize = 256 << 20;

@@ -1,7 +1,7 @@
 //! The wire and the speaker change more than once: node a dies, comes back as the wire, node b dies.
 
 use super::*;
-use crate::judge::survey::Passage;
+use crate::survey::Passage;
 
 /// Node a is the wire.
 const FROM_CLIENT_BY_A: PacketRoute = &[
