@@ -494,6 +494,16 @@ int wire(struct __sk_buff *skb) {
 	return carry(skb, &packet, state, gate);
 }
 
+/* Whether the process behind a segment's socket, or behind the relay that has the socket, is dying or dead. */
+static __always_inline _Bool is_of_dying(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	if (skb->mark == MARK_DYING)
+		return 1;
+	if (!state->deaths || (skb->mark != MARK_SPEAK && skb->mark != MARK_END))
+		return 0;
+	struct client_key client = client_of(packet);
+	return !!bpf_map_lookup_elem(&dying, &client);
+}
+
 /*
  * Drops the FIN or RST of a process that died. From a segment with data and a FIN, it removes the FIN and lets the data pass. Other
  * segments of the dying socket without data are dropped as well: their sequence numbers are behind the FIN. A client that got such a
@@ -502,7 +512,7 @@ int wire(struct __sk_buff *skb) {
 static __always_inline int silence_death(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	__u32 payload_at = packet->ip.l4 + packet->tcp.doff * 4;
 	_Bool is_empty = skb->len <= payload_at;
-	if (skb->mark == MARK_DYING && is_empty)
+	if (is_empty && is_of_dying(skb, packet, state))
 		return dropped(packet->service, REASON_DEATH_FIN);
 	if (!packet->tcp.syn && !packet->tcp.fin && !packet->tcp.rst)
 		return TC_ACT_OK;
@@ -542,8 +552,9 @@ static __always_inline int may_leave(struct __sk_buff *skb, struct parsed *packe
 				return TC_ACT_OK;
 			return dropped(service, REASON_EGRESS_MUTE);
 		}
-		/* The primary lets a reversed connection's segments pass, or not. */
-		return held_now == HELD_VIA_PEER || may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
+		if (held_now == HELD_VIA_PEER) /* the primary lets a reversed connection's segments pass, or not */
+			return silence_death(skb, packet, state);
+		return may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
 	case GATE_MUTE:
 		return dropped(service, REASON_EGRESS_MUTE);
 	case GATE_PRIMARY:
@@ -668,6 +679,14 @@ static __always_inline struct client_key other_end(struct sock *sk) {
 	return client;
 }
 
+/* Whether a client is a program on this node that connects to an application over lo. The relay connects from its clients' addresses. */
+static __always_inline _Bool is_loopback(const struct client_key *client) {
+	static const __u8 one[16] = {[15] = 1};
+	__u8 first[16];
+	map_v4(first, bpf_htonl(127 << 24 | client->address[13] << 16 | client->address[14] << 8 | client->address[15]));
+	return same_address(client->address, first) || same_address(client->address, one);
+}
+
 /* A socket that an exiting process releases. */
 struct released {
 	struct client_key client; /* without the service; zeros for a listener */
@@ -687,6 +706,12 @@ __noinline int is_death(struct released *socket, __u32 service) {
 		return 0;
 	/* Without a wire, connections end in the ordinary way. But a returning peer must learn that no server listens here. */
 	__u32 gate = gate_now(state);
+	if (gate == GATE_WIRE && socket->relayed) {
+		struct client_key client = socket->client;
+		client.service = service;
+		__u32 *how = bpf_map_lookup_elem(&held, &client);
+		return how && *how == HELD_VIA_PEER; /* the primary is the wire of a reversed connection */
+	}
 	return gate == GATE_PRIMARY || (socket->listener && (gate == GATE_SOLE || gate == GATE_TAKEOVER));
 }
 
@@ -728,7 +753,7 @@ int death(struct bpf_sock *sk) {
 		socket.client = other_end(kernel_sk);
 	_Bool anywhere = !bound_to(kernel_sk, key.address);
 	__u32 *owner = bpf_map_lookup_elem(&services, &key);
-	if (!owner && !socket.listener) {
+	if (!owner && !socket.listener && !is_loopback(&socket.client)) {
 		owner = bpf_map_lookup_elem(&applications, &key);
 		socket.relayed = !!owner;
 	}

@@ -96,6 +96,7 @@ impl<K: Kernel> Executor<K> {
             ServiceAction::Settle => kernel.settle(service),
             ServiceAction::CapWindow { client, cap } => kernel.cap_window(service, client, cap),
             ServiceAction::Destroy { clients } => kernel.destroy(service, &clients),
+            ServiceAction::ShowEnds { clients } => kernel.show_ends(service, &clients),
             ServiceAction::TakeAddress => {
                 let outcome = kernel.take_address(service);
                 note(kernel, core, service, outcome);

@@ -133,6 +133,7 @@ pub trait Kernel {
     fn settle(&mut self, service: ServiceIndex);
     fn cap_window(&mut self, service: ServiceIndex, client: SocketAddr, cap: Option<Cap>);
     fn destroy(&mut self, service: ServiceIndex, clients: &[SocketAddr]);
+    fn show_ends(&mut self, service: ServiceIndex, clients: &[SocketAddr]);
     fn take_address(&mut self, service: ServiceIndex) -> Result<(), String>;
     /// Returns the MAC address that the service's interface has now.
     fn mend(&mut self, service: ServiceIndex) -> Result<[u8; 6], String>;

@@ -25,7 +25,7 @@ use proto::action::{Gate, ServiceIndex};
 use proto::annex::{AnnexId, ServingNode};
 use proto::export::Exports;
 use proto::follower::RestartPolicy;
-use proto::hosting::Having;
+use proto::hosting::{Having, HostGreeting};
 use proto::restart::http::Volatile;
 
 use crate::config::{AnnexFile, AnnexService};
@@ -316,6 +316,7 @@ impl<'a> AnnexDaemon<'a> {
             services: services.collect(),
             socket: &self.file.snapshot_socket,
             state_dir: &self.file.state_dir,
+            ends: self.wire.hidden_ends(),
         }
     }
 
@@ -353,6 +354,7 @@ impl<'a> AnnexDaemon<'a> {
             Call::HasMoved(_, reply) => {
                 let _ = reply.send(false); // fails only if the application has gone away
             }
+            Call::Died(service, client) => self.tell_death(service, client),
             Call::Status(_)
             | Call::Connections(_)
             | Call::Restored(_)
@@ -517,11 +519,7 @@ impl<'a> AnnexDaemon<'a> {
         }
         self.wire.set_peer_mac(index, hello.mac);
         self.wire.set_gate(index, Gate::Primary);
-        if let Some(before) = service.wire.replace(replies.clone()) {
-            let _ = before.send(AnnexReply::Superseded); // fails only if the link has ended
-        }
-        service.hosted.host.obey(link, &hello.greeting);
-        service.leaving.clear(); // what an earlier link was to say may be lost
+        service.obey(link, &hello.greeting, replies.clone());
         let (name, has) = (&service.settings.name, service.hosted.host.clients());
         if is_carried {
             let connections = has.len();
@@ -544,14 +542,18 @@ impl<'a> AnnexDaemon<'a> {
             Vec::new()
         });
         for death in deaths {
-            let service = &mut self.services[usize::from(death.service)];
-            if let Some(client) = death.client
-                && service.hosted.host.forget(&client)
-            {
-                self.waiting.moved().leave(death.service, &[client]); // the wire goes on with it
-                service.lose(client, "its process has died");
-                end(service.settings.vip, &[client]); // the keeper may live
+            if let Some(client) = death.client {
+                self.tell_death(death.service, client);
             }
+        }
+    }
+
+    fn tell_death(&mut self, index: u16, client: SocketAddr) {
+        let service = &mut self.services[usize::from(index)];
+        if service.hosted.host.forget(&client) {
+            self.waiting.moved().leave(index, &[client]); // the wire goes on with it
+            service.lose(client, "its process has died");
+            end(service.settings.vip, &[client]); // the keeper may live
         }
     }
 
@@ -559,22 +561,7 @@ impl<'a> AnnexDaemon<'a> {
     /// them passes any more. A primary that carries them could not go on with them.
     fn leave_hung(&mut self) {
         for (index, service) in (0..).zip(&mut self.services) {
-            if !self.health.is_hung(index) || service.hosted.host.is_carried() {
-                service.leaving.clear();
-                continue;
-            }
-            let clients = BTreeSet::from_iter(service.hosted.host.clients());
-            let new: Vec<_> = clients.difference(&service.leaving).copied().collect();
-            if !new.is_empty() {
-                let (name, connections) = (&service.settings.name, new.len());
-                tracing::warn!(
-                    service = name,
-                    connections,
-                    "{HANGS}; the wire is asked to take over"
-                );
-            }
-            new.into_iter().for_each(|client| service.lose(client, HANGS));
-            service.leaving = clients;
+            service.leave_hung(self.health.is_hung(index));
         }
     }
 
@@ -637,6 +624,35 @@ impl<'a> AnnexDaemon<'a> {
 }
 
 impl HostedService {
+    /// From now on this node obeys this link, which has begun with this greeting, and answers through `replies`.
+    fn obey(&mut self, link: u64, greeting: &HostGreeting, replies: Sender<AnnexReply>) {
+        if let Some(before) = self.wire.replace(replies) {
+            let _ = before.send(AnnexReply::Superseded); // fails only if the link has ended
+        }
+        self.hosted.host.obey(link, greeting);
+        self.leaving.clear(); // what an earlier link was to say may be lost
+    }
+
+    /// If the application hangs, asks the wire to take over each connection, once over each link.
+    fn leave_hung(&mut self, is_hung: bool) {
+        if !is_hung || self.hosted.host.is_carried() {
+            self.leaving.clear();
+            return;
+        }
+        let clients = BTreeSet::from_iter(self.hosted.host.clients());
+        let new: Vec<_> = clients.difference(&self.leaving).copied().collect();
+        if !new.is_empty() {
+            let (name, connections) = (&self.settings.name, new.len());
+            tracing::warn!(
+                service = name,
+                connections,
+                "{HANGS}; the wire is asked to take over"
+            );
+        }
+        new.into_iter().for_each(|client| self.lose(client, HANGS));
+        self.leaving = clients;
+    }
+
     /// Sends the wire the parts of snapshots that are due.
     fn send_snapshots(&mut self, now: proto::Instant) {
         let parts = self.hosted.host.poll_parts(now, &mut self.exports);
@@ -670,5 +686,96 @@ impl HostedService {
 fn end(vip: SocketAddr, clients: &[SocketAddr]) {
     if let Err(error) = network::sockets::destroy_clients(vip, clients) {
         tracing::error!(%error, %vip, "cannot end connections that are not this node's any more; they are mute");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    fn client(port: u16) -> SocketAddr {
+        ([10, 0, 0, 1], port).into()
+    }
+
+    /// A service whose application hangs, with the connections of `clients`.
+    fn hung(clients: &[SocketAddr]) -> HostedService {
+        let vip = ([10, 0, 0, 100], 80).into();
+        let mut service = HostedService {
+            settings: AnnexService {
+                name: "shop".to_owned(),
+                vip,
+                interface: "lan".to_owned(),
+                policy: RestartPolicy::Http,
+                application: ([127, 0, 0, 1], 8080).into(),
+                health: None,
+            },
+            mac: [0; 6],
+            pool: Pool::new(vip),
+            hosted: HostedConnections::default(),
+            exports: Exports::new(linux::clock::now()),
+            network: None,
+            wire: None,
+            leaving: BTreeSet::new(),
+        };
+        for client in clients {
+            service.hosted.host.on_started(*client);
+        }
+        service
+    }
+
+    /// A new link of a wire that knows of these clients. Returns what the annex says there.
+    fn greet(service: &mut HostedService, link: u64, clients: &[SocketAddr]) -> Receiver<AnnexReply> {
+        let (replies, said) = channel();
+        let greeting = HostGreeting {
+            epoch: 1,
+            take_back: 0,
+            having: Having::Known(clients.to_vec()),
+        };
+        service.obey(link, &greeting, replies);
+        said
+    }
+
+    /// The clients whose connections the wire is asked to take over.
+    fn lost(said: &Receiver<AnnexReply>) -> Vec<SocketAddr> {
+        let lost = |reply| match reply {
+            AnnexReply::Refused { client, .. } => Some(client),
+            _ => None,
+        };
+        said.try_iter().filter_map(lost).collect()
+    }
+
+    #[test]
+    fn a_hung_applications_connections_are_named_once_over_each_link() {
+        let clients = [client(1), client(2)];
+        let mut service = hung(&clients);
+        let first = greet(&mut service, 1, &clients);
+        service.leave_hung(true);
+        assert_eq!(lost(&first), clients);
+        service.leave_hung(true);
+        assert_eq!(lost(&first), [], "the wire was asked");
+        // The link ends before the wire has read it.
+        let second = greet(&mut service, 2, &clients);
+        service.leave_hung(true);
+        assert_eq!(
+            lost(&second),
+            clients,
+            "the wire may not have got the first request"
+        );
+        assert_eq!(lost(&first), []);
+    }
+
+    #[test]
+    fn connections_stay_when_the_application_answers_again() {
+        let clients = [client(1)];
+        let mut service = hung(&clients);
+        let said = greet(&mut service, 1, &clients);
+        service.leave_hung(false);
+        assert_eq!(lost(&said), []);
+        service.leave_hung(true);
+        service.leave_hung(false);
+        service.leave_hung(true);
+        assert_eq!(lost(&said), [client(1), client(1)], "it hangs again");
     }
 }

@@ -13,6 +13,7 @@ pub mod network;
 pub mod order;
 pub mod own_file;
 pub mod packet_socket;
+pub mod peer_process;
 pub mod probe;
 pub mod process;
 pub mod raw;

@@ -1,6 +1,5 @@
 //! Checks whether other machines' kernels answer: ICMP echo (RFC 792, RFC 4443 §4.1).
 
-use std::cell::Cell;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
@@ -14,17 +13,70 @@ use crate::repair::set_transparent;
 const ECHO_LEN: usize = 16;
 /// Maximum number of packets that one call reads from a machine, so that a flood of packets cannot block the caller.
 const TAKEN_MAX: usize = 64;
+/// Number of questions without an answer after which the socket is opened again. With a question every 5 ms, this is after 160 ms.
+const UNANSWERED_MAX: u32 = 32;
 
 /// Sends echo requests (questions) to one machine. An answer is an echo reply from that machine's address with our identifier, the
 /// sequence number of a question, and our nonce. Only a machine that got a question knows the nonce.
 pub struct Prober {
-    socket: Socket,
-    is_v4: bool,
+    path: Path,
+    /// `None` while no route leads to the machine.
+    socket: Option<Socket>,
     /// The identifier of our questions. It distinguishes them from those of other processes.
     id: u16,
     nonce: [u8; 8],
     /// Number of questions asked with this nonce.
-    asked: Cell<u32>,
+    asked: u32,
+    /// Number of questions asked since the last answer, or since the socket was opened.
+    unanswered: u32,
+}
+
+/// The way that the questions take.
+struct Path {
+    /// The machine that is asked.
+    peer: IpAddr,
+    /// The interface that the questions leave and the answers arrive by. `None` for any interface.
+    interface: Option<String>,
+    /// The source address of the questions. `None` if the kernel chooses it.
+    source: Option<IpAddr>,
+}
+
+impl Path {
+    /// A socket that sends to the machine, and receives only packets from it. `None` if no route leads to the machine now.
+    fn open(&self) -> io::Result<Option<Socket>> {
+        let protocol = if self.peer.is_ipv4() {
+            Protocol::ICMPV4
+        } else {
+            Protocol::ICMPV6
+        };
+        let peer = SocketAddr::new(self.peer, 0);
+        let socket = Socket::new(Domain::for_address(peer), Type::RAW, Some(protocol))?;
+        socket.set_nonblocking(true)?;
+        if let Some(interface) = &self.interface {
+            socket.bind_device(Some(interface.as_bytes()))?;
+        }
+        if let Some(source) = self.source {
+            let source = SocketAddr::new(source, 0);
+            set_transparent(&socket, source)?;
+            socket.bind(&source.into())?;
+        }
+        match socket.connect(&self.destination()?.into()) {
+            Ok(()) => Ok(Some(socket)),
+            Err(error) if is_without_route(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The socket address of the machine. A link-local address gets the scope of the interface.
+    fn destination(&self) -> io::Result<SocketAddr> {
+        Ok(match (self.peer, &self.interface) {
+            (IpAddr::V6(peer), Some(interface)) if peer.is_unicast_link_local() => {
+                let link = nix::net::if_::if_nametoindex(interface.as_str())?;
+                SocketAddrV6::new(peer, 0, 0, link).into()
+            }
+            (peer, _) => SocketAddr::new(peer, 0),
+        })
+    }
 }
 
 impl Prober {
@@ -33,71 +85,100 @@ impl Prober {
     /// # Errors
     /// The error of `socket(2)`, which needs CAP_NET_RAW.
     pub fn open(peer: IpAddr) -> io::Result<Self> {
-        Self::over(socket_for(peer)?, SocketAddr::new(peer, 0))
+        Self::over(Path {
+            peer,
+            interface: None,
+            source: None,
+        })
     }
 
     /// A prober that asks from `vip` and receives only packets from `interface`. This node need not have the VIP yet.
     fn open_from(vip: IpAddr, interface: &str, host: IpAddr) -> io::Result<Self> {
-        let socket = socket_for(host)?;
-        socket.bind_device(Some(interface.as_bytes()))?;
-        let vip = SocketAddr::new(vip, 0);
-        set_transparent(&socket, vip)?;
-        socket.bind(&vip.into())?;
-        Self::over(socket, beyond(interface, host)?)
+        Self::over(Path {
+            peer: host,
+            interface: Some(interface.to_owned()),
+            source: Some(vip),
+        })
     }
 
     /// A prober that asks from the address of `interface`, and receives only packets from that interface.
     fn open_through(interface: &str, host: IpAddr) -> io::Result<Self> {
-        let socket = socket_for(host)?;
-        socket.bind_device(Some(interface.as_bytes()))?;
-        Self::over(socket, beyond(interface, host)?)
+        Self::over(Path {
+            peer: host,
+            interface: Some(interface.to_owned()),
+            source: None,
+        })
     }
 
-    fn over(socket: Socket, peer: SocketAddr) -> io::Result<Self> {
-        socket.set_nonblocking(true)?;
-        socket.connect(&peer.into())?; // then the socket receives only packets from the peer
+    fn over(path: Path) -> io::Result<Self> {
         Ok(Self {
-            socket,
-            is_v4: peer.is_ipv4(),
+            socket: path.open()?,
+            path,
             id: (std::process::id() & 0xffff) as u16,
             nonce: (random_seed() as u64).to_be_bytes(),
-            asked: Cell::new(0),
+            asked: 0,
+            unanswered: 0,
         })
+    }
+
+    /// Opens the socket again if no route led to the machine, or if the machine has been silent for long. The kernel chooses the source
+    /// address once for each socket. If the interface had no address then, or has got another one, the answers would never arrive.
+    ///
+    /// The new socket receives the answers to the old socket's questions too, because a raw socket has no port.
+    fn renew(&mut self) -> io::Result<&Socket> {
+        if self.unanswered > UNANSWERED_MAX {
+            self.socket = None;
+        }
+        if self.socket.is_none() {
+            self.unanswered = 0;
+            self.socket = self.path.open()?;
+        }
+        self.socket
+            .as_ref()
+            .ok_or_else(|| io::Error::from(io::ErrorKind::NetworkUnreachable))
     }
 
     /// Sends the next question.
     ///
     /// # Errors
     /// The error of `send(2)`, for example when the machine cannot be reached.
-    pub fn ask(&self) -> io::Result<()> {
-        self.asked.set(self.asked.get().wrapping_add(1));
+    pub fn ask(&mut self) -> io::Result<()> {
+        self.asked = self.asked.wrapping_add(1);
         let mut echo = [0; ECHO_LEN];
-        echo[0] = if self.is_v4 { 8 } else { 128 };
+        echo[0] = if self.is_v4() { 8 } else { 128 };
         echo[4..6].copy_from_slice(&self.id.to_be_bytes());
-        echo[6..8].copy_from_slice(&low_bits(self.asked.get()).to_be_bytes());
+        echo[6..8].copy_from_slice(&low_bits(self.asked).to_be_bytes());
         echo[8..].copy_from_slice(&self.nonce);
-        if self.is_v4 {
+        if self.is_v4() {
             let sum = checksum(&[&echo]); // the kernel computes the checksum of ICMPv6
             echo[2..4].copy_from_slice(&sum.to_be_bytes());
         }
-        self.socket.send(&echo).map(drop)
+        self.unanswered += 1; // also if the kernel refuses: the source address may be gone
+        self.renew()?.send(&echo).map(drop)
+    }
+
+    fn is_v4(&self) -> bool {
+        self.path.peer.is_ipv4()
     }
 
     /// Whether the machine has answered since the last call.
-    pub fn is_answered(&self) -> bool {
+    pub fn is_answered(&mut self) -> bool {
         self.answered().is_some()
     }
 
     /// The number of the newest question that the machine has answered since the last call. The first question is number 1.
-    fn answered(&self) -> Option<u32> {
+    fn answered(&mut self) -> Option<u32> {
         let mut newest = None;
         let mut packet = [0; 128];
         for _ in 0..TAKEN_MAX {
-            match (&self.socket).read(&mut packet) {
+            match self.socket.as_ref()?.read(&mut packet) {
                 Ok(len) => newest = newest.max(self.question_of(&packet[..len])),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => {} // an ICMP "unreachable" gives one error, and more packets may follow
             }
+        }
+        if newest.is_some() {
+            self.unanswered = 0;
         }
         newest
     }
@@ -107,39 +188,28 @@ impl Prober {
         // A raw IPv4 socket also returns the IP header.
         let header = packet
             .first()
-            .filter(|_| self.is_v4)
+            .filter(|_| self.is_v4())
             .map_or(0, |first| usize::from(first & 15) * 4);
         let echo = packet.get(header..header + ECHO_LEN)?;
-        let reply = if self.is_v4 { 0 } else { 129 };
+        let reply = if self.is_v4() { 0 } else { 129 };
         let sequence = u16::from_be_bytes([echo[6], echo[7]]);
-        let asked_since = u32::from(low_bits(self.asked.get()).wrapping_sub(sequence));
+        let asked_since = u32::from(low_bits(self.asked).wrapping_sub(sequence));
         let is_answer = echo[..2] == [reply, 0]
             && echo[4..6] == self.id.to_be_bytes()
             && echo[8..] == self.nonce
-            && asked_since < self.asked.get();
-        is_answer.then(|| self.asked.get() - asked_since)
+            && asked_since < self.asked;
+        is_answer.then(|| self.asked - asked_since)
     }
 }
 
-/// The socket address of `host`. A link-local address gets the scope of `interface`.
-fn beyond(interface: &str, host: IpAddr) -> io::Result<SocketAddr> {
-    Ok(match host {
-        IpAddr::V6(host) if host.is_unicast_link_local() => {
-            let link = nix::net::if_::if_nametoindex(interface)?;
-            SocketAddrV6::new(host, 0, 0, link).into()
-        }
-        host => SocketAddr::new(host, 0),
-    })
-}
-
-fn socket_for(peer: IpAddr) -> io::Result<Socket> {
-    let protocol = if peer.is_ipv4() {
-        Protocol::ICMPV4
-    } else {
-        Protocol::ICMPV6
-    };
-    let address = SocketAddr::new(peer, 0);
-    Socket::new(Domain::for_address(address), Type::RAW, Some(protocol))
+/// Whether the error says that no route leads to the machine. For IPv6, the error of a machine without an address of a usable scope is
+/// "address not available".
+fn is_without_route(error: &io::Error) -> bool {
+    use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkDown, NetworkUnreachable};
+    matches!(
+        error.kind(),
+        AddrNotAvailable | HostUnreachable | NetworkDown | NetworkUnreachable
+    )
 }
 
 // The sequence number of a question: the low 16 bits of the question's number.
@@ -190,10 +260,10 @@ impl OutsideHosts {
     ///
     /// # Errors
     /// The error of `send(2)`, if no host could be asked.
-    pub fn ask(&self) -> io::Result<()> {
+    pub fn ask(&mut self) -> io::Result<()> {
         let mut outcome = Ok(());
         let mut is_asked = false;
-        for host in &self.hosts {
+        for host in &mut self.hosts {
             match host.ask() {
                 Ok(()) => is_asked = true,
                 Err(error) => outcome = Err(error),
@@ -203,13 +273,13 @@ impl OutsideHosts {
     }
 
     /// Whether a host has answered since the last call.
-    pub fn is_answered(&self) -> bool {
+    pub fn is_answered(&mut self) -> bool {
         self.answered().is_some()
     }
 
     /// The number of the newest question that a host has answered since the last call. The first question is number 1.
-    pub fn answered(&self) -> Option<u32> {
-        self.hosts.iter().filter_map(Prober::answered).max() // reads from every host: unread answers would count at the next call
+    pub fn answered(&mut self) -> Option<u32> {
+        self.hosts.iter_mut().filter_map(Prober::answered).max() // reads from every host: unread answers would count at the next call
     }
 }
 
@@ -218,7 +288,7 @@ mod tests {
     use super::*;
     use std::time::{Duration, Instant};
 
-    fn waits_for_answer(prober: &Prober, patience: Duration) -> bool {
+    fn waits_for_answer(prober: &mut Prober, patience: Duration) -> bool {
         let begun = Instant::now();
         while begun.elapsed() < patience {
             if prober.is_answered() {
@@ -233,23 +303,23 @@ mod tests {
     fn a_kernel_answers_who_asks_and_nobody_else() {
         for peer in ["127.0.0.1", "::1"] {
             let peer = peer.parse().unwrap();
-            let Ok(prober) = Prober::open(peer) else {
+            let Ok(mut prober) = Prober::open(peer) else {
                 eprintln!("skipped: a_kernel_answers_who_asks_and_nobody_else, {peer} (needs root)");
                 continue;
             };
-            let other = Prober {
+            let mut other = Prober {
                 id: !prober.id,
                 ..Prober::open(peer).unwrap()
             };
             prober.ask().unwrap();
-            assert!(waits_for_answer(&prober, Duration::from_secs(10)), "{peer}");
-            assert!(!waits_for_answer(&other, Duration::from_millis(20)), "{peer}");
+            assert!(waits_for_answer(&mut prober, Duration::from_secs(10)), "{peer}");
+            assert!(!waits_for_answer(&mut other, Duration::from_millis(20)), "{peer}");
         }
     }
 
     #[test]
     fn only_answers_to_questions_that_count_are_answers() {
-        let Ok(prober) = Prober::open("::1".parse().unwrap()) else {
+        let Ok(mut prober) = Prober::open("::1".parse().unwrap()) else {
             eprintln!("skipped: only_answers_to_questions_that_count_are_answers (needs root)");
             return;
         };
@@ -259,12 +329,12 @@ mod tests {
             [&[129, 0, 0, 0, high, low, first, second], &prober.nonce[..]].concat()
         };
         assert_eq!(prober.question_of(&answer(0)), None, "nothing was asked");
-        prober.asked.set(2);
+        prober.asked = 2;
         let heard: Vec<_> = (0..5)
             .filter_map(|sequence| prober.question_of(&answer(sequence)))
             .collect();
         assert_eq!(heard, [1, 2]);
-        prober.asked.set(0x1_0001);
+        prober.asked = 0x1_0001;
         assert_eq!(prober.question_of(&answer(0xffff)), Some(0xffff));
         assert_eq!(prober.question_of(&answer(1)), Some(0x1_0001));
         let right = answer(1);
@@ -277,7 +347,7 @@ mod tests {
             assert_eq!(prober.question_of(&right[..len]), None, "{len} bytes");
         }
         prober.ask().unwrap();
-        assert!(waits_for_answer(&prober, Duration::from_secs(10)));
+        assert!(waits_for_answer(&mut prober, Duration::from_secs(10)));
     }
 
     #[test]

@@ -157,6 +157,12 @@ pub enum ServiceAction {
         /// The clients.
         clients: Vec<SocketAddr>,
     },
+    /// Hide the ends of these clients' connections no longer. Their processes have died on this node, the backup, and no node can continue
+    /// them. The kernel repeats the FIN of a socket that it still has. If it has none, the client's next packet gets a RST.
+    ShowEnds {
+        /// The clients.
+        clients: Vec<SocketAddr>,
+    },
     /// The wire is gone. Bring the VIP to the service interface, and let the VIP's packets leave through this interface. If this fails,
     /// give the node [`Failed`](crate::service::ServiceInput::Failed) before the next action.
     TakeAddress,

@@ -32,7 +32,7 @@ pub const RESTORE_MAX: Duration = Duration::from_secs(1);
 pub const DOUBT_MAX: Duration = Duration::from_secs(3);
 
 /// How far a move is. The picture is in the module's documentation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum MovePhase {
     Reserved,
     Restoring,
@@ -78,7 +78,7 @@ impl MovePhase {
 }
 
 /// A connection on its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct AnnexMove {
     from: ServingNode,
     to: ServingNode,
@@ -127,7 +127,7 @@ pub struct DrainedMoves {
 }
 
 /// The annexes of a service, as its wire knows them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Annexes {
     /// Nodes that can take connections now.
     up: BTreeSet<ServingNode>,

@@ -19,8 +19,8 @@ use crate::serving::{AnnexId, ServingNode};
 pub const CLAIM_MAX: Duration = Duration::from_secs(3);
 
 /// Where connections of annexes live, as their primary knows it.
-#[derive(Debug, Default)]
-pub(crate) struct CarriedConnections {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CarriedConnections {
     places: BTreeMap<SocketAddr, AnnexId>,
     /// The annexes whose packets this node passes.
     carried: BTreeSet<AnnexId>,
@@ -35,12 +35,12 @@ pub(crate) struct CarriedConnections {
 }
 
 /// A client, and the node on which its connection lives from now on.
-pub(crate) type PlaceChange = (SocketAddr, ServingNode);
+pub type PlaceChange = (SocketAddr, ServingNode);
 
 impl CarriedConnections {
     /// As an earlier agent has left them, at `now`. `is_alone`: this node speaks alone, so the earlier agent has carried them. This one does not
     /// know of the wire's last take-back, so only an annex that has obeyed the earlier agent since may give them.
-    pub(crate) fn new(
+    pub fn new(
         now: Instant,
         is_alone: bool,
         places: impl IntoIterator<Item = (SocketAddr, AnnexId)>,
@@ -55,28 +55,30 @@ impl CarriedConnections {
     }
 
     /// The number of the wire's last take-back. `None`: this node has heard none.
-    pub(crate) const fn heard(&self) -> Option<u64> {
+    pub const fn heard(&self) -> Option<u64> {
         self.heard
     }
 
     /// The wire has said the number of its last take-back.
-    pub(crate) const fn hear(&mut self, number: Option<u64>) {
+    pub const fn hear(&mut self, number: Option<u64>) {
         self.heard = number;
     }
 
-    /// The wire says where connections live. With `is_all`, these are all that do not live on the primary. Returns what has changed.
-    pub(crate) fn note(&mut self, said: &[PlaceChange], is_all: bool) -> Vec<PlaceChange> {
+    /// The wire says where connections live. With `is_all`, these are all that do not live on the primary, as far as it knows: a new wire does not
+    /// know what this node carries, or asks for. Returns what has changed.
+    pub fn note(&mut self, said: &[PlaceChange], is_all: bool) -> Vec<PlaceChange> {
         let mut changes = Vec::new();
+        self.guided
+            .extend(said.iter().filter_map(|(_, node)| node.annex()));
         if is_all {
             let known = self.places.iter();
             let gone = known.filter(|(client, annex)| {
-                !self.carried.contains(annex) && said.iter().all(|(said, _)| said != *client)
+                !self.may_carry(**annex) && said.iter().all(|(said, _)| said != *client)
             });
             changes.extend(gone.map(|(&client, _)| (client, ServingNode::Primary)));
         }
         for annex in said.iter().filter_map(|(_, node)| node.annex()) {
             self.carried.remove(&annex);
-            self.guided.insert(annex);
         }
         changes.extend(said);
         changes.retain(|&(client, node)| self.set(client, node));
@@ -95,7 +97,7 @@ impl CarriedConnections {
     }
 
     /// This node speaks alone, without the wire that passed the annexes' packets.
-    pub(crate) fn begin(&mut self, now: Instant) {
+    pub fn begin(&mut self, now: Instant) {
         self.guided.clear();
         if let Some(number) = self.heard {
             self.number = number;
@@ -104,14 +106,14 @@ impl CarriedConnections {
     }
 
     /// If this node passes the packets of annexes, or wants to: the number with which it asks them.
-    pub(crate) fn asks_with(&self) -> Option<u64> {
+    pub fn asks_with(&self) -> Option<u64> {
         let is_active = self.asks_until.is_some() || !self.carried.is_empty();
         is_active.then_some(self.number)
     }
 
     /// An annex says which connections it has. Returns the changes, and the clients whose connections it must drop: with a wire, only
     /// connections that this node knows can be the annex's.
-    pub(crate) fn claim(
+    pub fn claim(
         &mut self,
         annex: AnnexId,
         clients: &[SocketAddr],
@@ -141,7 +143,7 @@ impl CarriedConnections {
     }
 
     /// An annex does not have a connection any more. Returns the change.
-    pub(crate) fn lose(&mut self, client: SocketAddr, annex: AnnexId) -> Option<PlaceChange> {
+    pub fn lose(&mut self, client: SocketAddr, annex: AnnexId) -> Option<PlaceChange> {
         let is_there = self.places.get(&client) == Some(&annex) && self.carried.contains(&annex);
         is_there.then(|| self.places.remove(&client));
         self.tidy();
@@ -149,19 +151,19 @@ impl CarriedConnections {
     }
 
     /// An annex is silent. It can come back for a while.
-    pub(crate) fn on_down(&mut self, now: Instant, annex: AnnexId) {
+    pub fn on_down(&mut self, now: Instant, annex: AnnexId) {
         if self.carried.remove(&annex) {
             self.asks_until = Some(now + CLAIM_MAX);
         }
     }
 
     /// When the annexes' time is over.
-    pub(crate) const fn poll_timeout(&self) -> Option<Instant> {
+    pub const fn poll_timeout(&self) -> Option<Instant> {
         self.asks_until
     }
 
     /// If the annexes' time is over, returns the connections that no annex has claimed. They are lost.
-    pub(crate) fn on_timeout(&mut self, now: Instant) -> Vec<PlaceChange> {
+    pub fn on_timeout(&mut self, now: Instant) -> Vec<PlaceChange> {
         if self.asks_until.is_none_or(|until| now < until) {
             return Vec::new();
         }
@@ -184,18 +186,29 @@ impl CarriedConnections {
     }
 
     /// The clients whose connections this node carries, and their annexes.
-    pub(crate) fn guests(&self) -> impl Iterator<Item = (SocketAddr, AnnexId)> + '_ {
+    pub fn guests(&self) -> impl Iterator<Item = (SocketAddr, AnnexId)> + '_ {
         let places = self.places.iter().map(|(&client, &annex)| (client, annex));
         places.filter(|(_, annex)| self.carried.contains(annex))
     }
 
+    /// Whether this node passes the packets of the annex, or waits for its answer.
+    fn may_carry(&self, annex: AnnexId) -> bool {
+        self.carried.contains(&annex) || self.asks_until.is_some() && !self.guided.contains(&annex)
+    }
+
+    /// The clients whose connections this node carries or asks for, and their annexes. A new wire is told them, so that the annexes can obey it.
+    pub fn offered(&self) -> impl Iterator<Item = (SocketAddr, AnnexId)> + '_ {
+        let places = self.places.iter().map(|(&client, &annex)| (client, annex));
+        places.filter(|&(_, annex)| self.may_carry(annex))
+    }
+
     /// Whether this node passes the packets of the annex.
-    pub(crate) fn is_carried(&self, annex: AnnexId) -> bool {
+    pub fn is_carried(&self, annex: AnnexId) -> bool {
         self.carried.contains(&annex)
     }
 
     /// This node is no primary any more. Returns the changes.
-    pub(crate) fn clear(&mut self) -> Vec<PlaceChange> {
+    pub fn clear(&mut self) -> Vec<PlaceChange> {
         let places = std::mem::take(self).places.into_keys();
         places.map(|client| (client, ServingNode::Primary)).collect()
     }
@@ -224,20 +237,26 @@ mod tests {
         (client, ServingNode::Primary)
     }
 
-    /// The wire has said that clients 1 and 2 live on gamma, and 3 on delta. Then it has failed.
-    fn alone() -> CarriedConnections {
+    /// The wire has said that clients 1 and 2 live on gamma, and 3 on delta.
+    fn told() -> CarriedConnections {
         let mut carried = CarriedConnections::default();
         carried.hear(Some(7));
         let said = [on(client(1), GAMMA), on(client(2), GAMMA), on(client(3), DELTA)];
         assert_eq!(carried.note(&said, false), said);
         assert_eq!(carried.note(&said, true), [], "nothing is new");
+        carried
+    }
+
+    /// The same, and then the wire has failed.
+    fn alone() -> CarriedConnections {
+        let mut carried = told();
         carried.begin(at(0));
         carried
     }
 
     #[test]
     fn a_list_of_all_ends_what_it_does_not_name() {
-        let mut carried = alone();
+        let mut carried = told();
         let changes = carried.note(&[on(client(1), DELTA)], true);
         assert_eq!(changes, [home(client(2)), home(client(3)), on(client(1), DELTA)]);
     }
@@ -302,6 +321,19 @@ mod tests {
         assert_eq!(changes, [on(client(9), DELTA)]);
         assert_eq!(carried.guests().count(), 1);
         assert_eq!(carried.clear(), [home(client(1)), home(client(9))]);
+    }
+
+    /// The new wire is there before an annex has answered.
+    #[test]
+    fn a_new_wire_does_not_end_what_is_asked_for() {
+        let mut carried = alone();
+        let of_delta = [(client(3), DELTA)];
+        let changes = carried.note(&[on(client(1), GAMMA)], true);
+        assert_eq!(changes, [home(client(2))], "the wire passes the packets of gamma");
+        assert_eq!(carried.offered().collect::<Vec<_>>(), of_delta);
+        carried.note(&[], true);
+        assert_eq!(carried.claim(DELTA, &[client(3)], false).1, []);
+        assert_eq!(carried.guests().collect::<Vec<_>>(), of_delta);
     }
 
     /// Without a number, an annex could have connections for which the wire speaks, or has spoken.

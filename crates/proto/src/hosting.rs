@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Instant;
+use crate::carried::CLAIM_MAX;
 use crate::export::{ExportOutcome, Exports, SnapshotPart};
 
 /// If the link of a primary that carries connections ends, its next agent has this time to begin another one, before a wire that does not know of
@@ -21,7 +22,7 @@ use crate::export::{ExportOutcome, Exports, SnapshotPart};
 const RETURN_MAX: Duration = Duration::from_secs(10);
 
 /// What a node wants to say first to the nodes that may have connections of a service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Greeting {
     /// The service's epoch.
     pub epoch: u64,
@@ -47,7 +48,7 @@ impl Greeting {
 }
 
 /// The first message of a link, as the node decides about it that gets it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HostGreeting {
     /// The service's epoch. An annex does not obey an earlier one than it has obeyed.
     pub epoch: u64,
@@ -58,7 +59,7 @@ pub struct HostGreeting {
 }
 
 /// What a node that is greeted has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Having {
     /// The connections of these clients. It drops all others. To the primary: the wire has asked it to start these, and does not know whether it
     /// has.
@@ -68,7 +69,7 @@ pub enum Having {
 }
 
 /// A service of an annex.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AnnexHost {
     /// Clients whose connections were started here.
     started: BTreeSet<SocketAddr>,
@@ -105,8 +106,24 @@ impl AnnexHost {
             Having::Known(known) if self.may_be_carried(now) && !self.all_are_in(known) => {
                 Err("the primary carries connections of which this wire does not know yet".to_owned())
             }
+            Having::Known(_) if self.may_be_asked(now, greeting) => {
+                Err("it is a new wire, and the primary has not asked for the connections yet".to_owned())
+            }
             Having::Asked | Having::Known(_) => Ok(()),
         }
+    }
+
+    /// Whether a new wire greets this node, and its connections are not the new wire's: the wire before may have taken them back. The primary
+    /// can tell.
+    fn is_unasked(&self, greeting: &HostGreeting) -> bool {
+        greeting.epoch > self.epoch && !self.is_carried
+    }
+
+    /// Whether the primary may still ask for connections, before a new wire ends them.
+    fn may_be_asked(&self, now: Instant, greeting: &HostGreeting) -> bool {
+        let is_recent = |at: Instant| now.since(at) < CLAIM_MAX;
+        let may_come = self.is_linked || self.unlinked_at.is_some_and(is_recent);
+        self.is_unasked(greeting) && may_come && !self.started.is_empty()
     }
 
     fn all_are_in(&self, known: &[SocketAddr]) -> bool {
@@ -129,6 +146,7 @@ impl AnnexHost {
     /// A greeting came that [`check`](Self::check) accepts. Returns the connections that must end now, without a word.
     pub fn take_list(&mut self, greeting: &HostGreeting) -> Vec<SocketAddr> {
         let stays: BTreeSet<_> = match &greeting.having {
+            Having::Known(_) if self.is_unasked(greeting) => BTreeSet::new(),
             Having::Known(guests) => guests.iter().copied().collect(),
             Having::Asked if !self.stops && self.knows(greeting) => return Vec::new(),
             Having::Asked => BTreeSet::new(),
@@ -353,6 +371,30 @@ mod tests {
         assert!(host.check(at(11), &wire(7, 0, &[])).is_ok());
         assert_eq!(host.take_list(&primary(6, u64::MAX)), [], "the same epoch");
         assert_eq!(host.take_list(&primary(7, u64::MAX)), [client(1), client(2)]);
+    }
+
+    /// The wire before may have taken the connections back.
+    #[test]
+    fn a_new_wire_waits_until_the_primary_has_asked() {
+        let knowing = wire(6, 0, &[client(1), client(2)]);
+        let mut host = hosting();
+        assert!(host.check(at(0), &knowing).is_err(), "the last link is there");
+        host.on_link_end(at(1), 1);
+        assert!(host.check(at(3), &knowing).is_err());
+        host.check(at(4), &knowing).expect("nobody has asked");
+        assert_eq!(host.take_list(&knowing), [client(1), client(2)]);
+
+        let mut host = hosting();
+        let asking = primary(6, 7);
+        host.check(at(1), &asking).expect("a primary");
+        assert_eq!(host.take_list(&asking), []);
+        host.obey(2, &asking);
+        host.check(at(1), &knowing).expect("it knows all");
+        assert_eq!(host.take_list(&knowing), []);
+
+        let mut host = hosting();
+        host.forget_all();
+        host.check(at(0), &knowing).expect("there is nothing to ask for");
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub mod annex;
 pub mod annex_list;
 pub mod anti_replay;
 pub mod application;
-mod carried;
+pub mod carried;
 pub mod census;
 pub mod channel;
 mod claim;

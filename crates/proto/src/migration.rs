@@ -83,6 +83,10 @@ pub struct MigrationOffer {
     /// not know this field takes the connection itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annex: Option<AnnexId>,
+    /// The process that had the connection has died, so the connection cannot stay. A receiver whose version does not know this field may
+    /// wait in vain for a moment at which the connection can move without harm.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_bereft: bool,
 }
 
 /// What the backup says about an offer.
@@ -155,6 +159,8 @@ pub struct OutgoingMigrations {
     /// Connections that are to be offered, in order.
     waiting: VecDeque<OutgoingOffer>,
     report: MigrationReport,
+    /// Connections whose process has died, and that have not moved.
+    lost: Vec<SocketAddr>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -167,6 +173,8 @@ struct OutgoingOffer {
     annex: Option<AnnexId>,
     /// Why the connection could not move when it was last offered.
     obstacle: Option<String>,
+    /// The process that had the connection has died.
+    is_bereft: bool,
 }
 
 impl OutgoingMigrations {
@@ -181,6 +189,7 @@ impl OutgoingMigrations {
             clients: BTreeSet::new(),
             waiting: VecDeque::new(),
             report: MigrationReport::default(),
+            lost: Vec::new(),
         }
     }
 
@@ -199,10 +208,39 @@ impl OutgoingMigrations {
                     is_released: false,
                     annex,
                     obstacle: None,
+                    is_bereft: false,
                 });
             }
         }
         self.fill();
+    }
+
+    /// The process that had the connections of `clients` has died, so they move before `until`, or are lost. They come before all that wait.
+    pub fn order_bereft(&mut self, clients: &[SocketAddr], until: Instant) {
+        for &client in clients.iter().rev() {
+            let is_of = |offer: &&mut OutgoingOffer| offer.client == client;
+            if let Some(offer) = self.offers.values_mut().find(is_of) {
+                offer.is_bereft = true;
+                offer.until = offer.until.max(until);
+                continue;
+            }
+            self.waiting.retain(|waiting| waiting.client != client);
+            self.clients.insert(client);
+            self.waiting.push_front(OutgoingOffer {
+                client,
+                until,
+                is_released: false,
+                annex: None,
+                obstacle: None,
+                is_bereft: true,
+            });
+        }
+        self.fill();
+    }
+
+    /// The connections whose process has died and that have not moved. Each is returned once.
+    pub fn take_lost(&mut self) -> Vec<SocketAddr> {
+        std::mem::take(&mut self.lost)
     }
 
     /// Offers as many of the waiting connections as a heartbeat may name.
@@ -223,6 +261,7 @@ impl OutgoingMigrations {
             is_released: offer.is_released,
             reverses: false,
             annex: offer.annex,
+            is_bereft: offer.is_bereft,
         };
         self.offers.iter().map(offer).collect()
     }
@@ -278,13 +317,15 @@ impl OutgoingMigrations {
     /// An offer has come to its end: the connection has moved, or stays here for a reason.
     fn end(&mut self, number: u64, reason: Option<String>) {
         if let Some(offer) = self.offers.remove(&number) {
-            self.count(offer.client, reason);
+            self.count(&offer, reason);
         }
     }
 
-    fn count(&mut self, client: SocketAddr, reason: Option<String>) {
-        self.clients.remove(&client);
-        self.report.count(client, reason);
+    fn count(&mut self, offer: &OutgoingOffer, reason: Option<String>) {
+        self.clients.remove(&offer.client);
+        self.lost
+            .extend((offer.is_bereft && reason.is_some()).then_some(offer.client));
+        self.report.count(offer.client, reason);
     }
 
     /// Gives up the connections whose time is over, except those that the backup has. Returns whether an offer has ended.
@@ -308,8 +349,8 @@ impl OutgoingMigrations {
                 .map(|offer| (offer, "its turn had not come when the time was over")),
         );
         for (offer, why) in ended {
-            let why = offer.obstacle.unwrap_or_else(|| why.to_owned());
-            self.count(offer.client, Some(why));
+            let why = offer.obstacle.clone().unwrap_or_else(|| why.to_owned());
+            self.count(&offer, Some(why));
         }
         self.fill();
         has_changed
@@ -330,7 +371,7 @@ impl OutgoingMigrations {
             .partition(|(_, offer)| offer.is_released);
         self.offers = released;
         for offer in offered.into_values().chain(waiting) {
-            self.count(offer.client, Some("the nodes' roles have changed".to_owned()));
+            self.count(&offer, Some("the nodes' roles have changed".to_owned()));
         }
     }
 
@@ -338,7 +379,7 @@ impl OutgoingMigrations {
     pub fn give_up(&mut self) {
         self.withdraw();
         for offer in std::mem::take(&mut self.offers).into_values() {
-            self.count(offer.client, None);
+            self.count(&offer, None);
         }
     }
 
@@ -424,6 +465,35 @@ struct IncomingOffer {
     annex: Option<AnnexId>,
     /// Why the connection waits, or is refused.
     reason: String,
+    is_bereft: bool,
+    /// Why this node will end the connection once it has it, if it cannot restart it.
+    doomed: Option<String>,
+}
+
+/// A connection that is offered, and that this node may prepare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfferedConnection {
+    /// Its client.
+    pub client: SocketAddr,
+    /// The annex to which it is to move. `None`: to this node.
+    pub annex: Option<AnnexId>,
+    /// The process that had it has died.
+    pub is_bereft: bool,
+}
+
+/// Why an offered connection is not prepared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OfferObstacle {
+    /// It cannot move now.
+    Now(String),
+    /// It can never move.
+    Ever(String),
+}
+
+impl From<String> for OfferObstacle {
+    fn from(why: String) -> Self {
+        Self::Now(why)
+    }
 }
 
 /// The backup's side.
@@ -468,6 +538,7 @@ impl IncomingMigrations {
             is_released,
             reverses,
             annex,
+            is_bereft,
         } in offers.iter().take(OFFERS_MAX)
         {
             // An agent that hears of a released connection first has not prepared it, an earlier agent has.
@@ -481,7 +552,10 @@ impl IncomingMigrations {
                 phase,
                 annex,
                 reason: String::new(),
+                is_bereft,
+                doomed: None,
             });
+            known.is_bereft = is_bereft;
             let was = known.phase;
             if is_released {
                 known.phase = was.after(IncomingEvent::Released);
@@ -500,23 +574,44 @@ impl IncomingMigrations {
         self.offers.values().find(is_open)?.annex
     }
 
+    /// Whether the process that had the offered connection of `client` has died.
+    pub fn is_bereft(&self, client: &SocketAddr) -> bool {
+        let is_open = |offer: &&IncomingOffer| offer.client == *client && !offer.phase.is_last();
+        self.offers
+            .values()
+            .find(is_open)
+            .is_some_and(|offer| offer.is_bereft)
+    }
+
     /// The connections to prepare: those that wait, and for which `check` finds no obstacle.
     pub fn choose(
         &mut self,
-        mut check: impl FnMut(SocketAddr, Option<AnnexId>) -> Result<(), String>,
+        mut check: impl FnMut(OfferedConnection) -> Result<(), OfferObstacle>,
     ) -> Vec<SocketAddr> {
         let mut chosen = Vec::new();
         for offer in self.offers.values_mut() {
             if offer.phase != IncomingPhase::Waiting {
                 continue;
             }
-            match check(offer.client, offer.annex) {
+            let event = match check(OfferedConnection {
+                client: offer.client,
+                annex: offer.annex,
+                is_bereft: offer.is_bereft,
+            }) {
                 Ok(()) => {
                     chosen.push(offer.client);
-                    offer.phase = offer.phase.after(IncomingEvent::Chosen);
+                    IncomingEvent::Chosen
                 }
-                Err(why) => offer.reason = why,
-            }
+                Err(OfferObstacle::Now(why)) => {
+                    offer.reason = why;
+                    IncomingEvent::Impeded
+                }
+                Err(OfferObstacle::Ever(why)) => {
+                    offer.reason = why;
+                    IncomingEvent::Failed
+                }
+            };
+            offer.phase = offer.phase.after(event);
         }
         chosen
     }
@@ -524,6 +619,21 @@ impl IncomingMigrations {
     /// The connection's socket is being restored. If that fails, [`on_failed`](Self::on_failed) follows before the primary is told.
     pub fn on_restored(&mut self, client: SocketAddr) {
         self.change(client, IncomingEvent::Restored, None);
+    }
+
+    /// A connection whose process has died cannot be restarted here either. Its owner releases it, so that this node ends it.
+    pub fn doom(&mut self, client: SocketAddr, why: String) {
+        self.change(client, IncomingEvent::Restored, None);
+        let of_client = |offer: &&mut IncomingOffer| offer.client == client && !offer.phase.is_last();
+        if let Some(offer) = self.offers.values_mut().find(of_client) {
+            offer.doomed = Some(why);
+        }
+    }
+
+    /// Why the offered connection of `client` is to be ended, if it is.
+    pub fn doomed(&self, client: &SocketAddr) -> Option<String> {
+        let is_open = |offer: &&IncomingOffer| offer.client == *client && !offer.phase.is_last();
+        self.offers.values().find(is_open)?.doomed.clone()
     }
 
     /// The connection is given back to the primary: it cannot be restored now (`is_final`: or ever), for this reason.
@@ -572,262 +682,4 @@ impl IncomingMigrations {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::diagram::{assert_shown, graphviz};
-
-    /// As many connections as may be offered at a time.
-    const MANY: u16 = OFFERS_MAX as u16;
-
-    fn client(number: u16) -> SocketAddr {
-        ([10, 0, 0, 1], 4000 + number).into()
-    }
-
-    fn at(millis: u64) -> Instant {
-        Instant::ZERO + Duration::from_millis(millis)
-    }
-
-    fn ordered(clients: std::ops::Range<u16>) -> OutgoingMigrations {
-        let mut outgoing = OutgoingMigrations::new(Instant::ZERO, OFFERS_MAX);
-        outgoing.order(clients.map(client), None, at(1000));
-        outgoing
-    }
-
-    #[test]
-    fn a_connection_moves_step_by_step() {
-        let (mut outgoing, mut incoming) = (ordered(0..1), IncomingMigrations::default());
-        assert_eq!(incoming.hear(&outgoing.offers()), HeardOffers::default());
-        assert_eq!(incoming.choose(|_, _| Err("it writes".to_owned())), []);
-        assert_eq!(outgoing.on_answers(&incoming.answers()), (vec![], false));
-        assert_eq!(incoming.choose(|_, _| Ok(())), [client(0)]);
-        assert_eq!(incoming.answers(), [], "it is being prepared");
-        incoming.on_restored(client(0));
-        assert_eq!(outgoing.on_answers(&incoming.answers()), (vec![client(0)], true));
-        assert_eq!(outgoing.on_answers(&incoming.answers()), (vec![], false), "once");
-        let heard = incoming.hear(&outgoing.offers());
-        assert_eq!(heard.released, [client(0)]);
-        assert_eq!(incoming.hear(&outgoing.offers()), HeardOffers::default(), "once");
-        incoming.on_decided(client(0));
-        assert_eq!(outgoing.on_answers(&incoming.answers()), (vec![], true));
-        assert_eq!((outgoing.report().moved, outgoing.report().pending), (1, 0));
-        assert_eq!(incoming.hear(&outgoing.offers()), HeardOffers::default());
-        assert_eq!(incoming.answers(), []);
-    }
-
-    #[test]
-    fn what_cannot_move_in_time_stays_and_says_why() {
-        let (mut outgoing, mut incoming) = (ordered(0..MANY + 28), IncomingMigrations::default());
-        assert_eq!(outgoing.offers().len(), OFFERS_MAX);
-        incoming.hear(&outgoing.offers());
-        incoming.choose(|of, _| {
-            if of == client(0) {
-                Ok(())
-            } else {
-                Err("it writes".to_owned())
-            }
-        });
-        incoming.on_restored(client(0));
-        outgoing.on_answers(&incoming.answers());
-        assert!(!outgoing.on_timeout(at(999)));
-        assert_eq!(outgoing.poll_timeout(), Some(at(1000)));
-        assert!(outgoing.on_timeout(at(1000)));
-        let report = outgoing.report();
-        assert_eq!(
-            (report.pending, report.stayed),
-            (1, u64::from(MANY) + 27),
-            "the released one is the backup's"
-        );
-        assert_eq!(report.refusals.len(), REFUSALS_MAX);
-        let reasons: Vec<_> = report.refusals.iter().map(|(_, why)| why.as_str()).collect();
-        assert!(reasons.contains(&"it writes"), "{reasons:?}");
-        assert_eq!(incoming.hear(&outgoing.offers()).released, [client(0)]);
-    }
-
-    const PHASES: [IncomingPhase; 6] = [
-        IncomingPhase::Waiting,
-        IncomingPhase::Preparing,
-        IncomingPhase::Prepared,
-        IncomingPhase::Taking,
-        IncomingPhase::Taken,
-        IncomingPhase::Refused,
-    ];
-    const EVENTS: [IncomingEvent; 6] = [
-        IncomingEvent::Chosen,
-        IncomingEvent::Restored,
-        IncomingEvent::Impeded,
-        IncomingEvent::Failed,
-        IncomingEvent::Released,
-        IncomingEvent::Decided,
-    ];
-
-    #[test]
-    fn the_table_of_incoming_phases() {
-        let row = |phase: IncomingPhase| {
-            let cells = EVENTS.map(|event| format!("{event:?} {:?}", phase.after(event)));
-            format!("{phase:?}: {}\n", cells.join(", "))
-        };
-        insta::assert_snapshot!(PHASES.map(row).concat(), @r"
-        Waiting: Chosen Preparing, Restored Waiting, Impeded Waiting, Failed Refused, Released Waiting, Decided Waiting
-        Preparing: Chosen Preparing, Restored Prepared, Impeded Waiting, Failed Refused, Released Preparing, Decided Prepared
-        Prepared: Chosen Prepared, Restored Prepared, Impeded Waiting, Failed Refused, Released Taking, Decided Prepared
-        Taking: Chosen Taking, Restored Taking, Impeded Taking, Failed Taking, Released Taking, Decided Taken
-        Taken: Chosen Taken, Restored Taken, Impeded Taken, Failed Taken, Released Taken, Decided Taken
-        Refused: Chosen Refused, Restored Refused, Impeded Refused, Failed Refused, Released Refused, Decided Refused
-        ");
-    }
-
-    #[test]
-    fn the_documents_show_the_table_of_incoming_phases() {
-        let leads = |phase: IncomingPhase, event: IncomingEvent| {
-            let next = phase.after(event);
-            (next != phase).then(|| (next, format!("{event:?}")))
-        };
-        let graph = graphviz("migration", (&PHASES, &[]), &EVENTS, leads);
-        assert_shown("migration", &graph);
-    }
-
-    #[test]
-    fn a_silent_backup_is_named_as_the_reason() {
-        let mut outgoing = ordered(0..MANY + 1);
-        outgoing.on_timeout(at(1000));
-        let reasons: Vec<_> = outgoing
-            .report()
-            .refusals
-            .into_iter()
-            .map(|(_, why)| why)
-            .collect();
-        assert_eq!(reasons[0], "its turn had not come when the time was over");
-        assert_eq!(reasons[1], "the backup has not answered");
-    }
-
-    #[test]
-    fn a_node_with_many_services_offers_fewer_connections() {
-        let mut outgoing = OutgoingMigrations::new(Instant::ZERO, offers_max(SERVICES_FEW + 1));
-        outgoing.order((0..MANY).map(client), None, at(1000));
-        assert_eq!(outgoing.offers().len(), OFFERS_MAX_OF_MANY);
-        assert_eq!(offers_max(SERVICES_FEW), OFFERS_MAX);
-    }
-
-    #[test]
-    fn what_cannot_move_lets_others_pass() {
-        let (mut outgoing, mut incoming) = (ordered(0..MANY + 2), IncomingMigrations::default());
-        incoming.hear(&outgoing.offers());
-        incoming.choose(|of, _| {
-            if of == client(3) {
-                Ok(())
-            } else {
-                Err("it writes".to_owned())
-            }
-        });
-        outgoing.on_answers(&incoming.answers());
-        let offered: Vec<_> = outgoing.offers().iter().map(|offer| offer.client).collect();
-        assert_eq!(offered.len(), OFFERS_MAX);
-        for waited in [client(MANY), client(MANY + 1), client(3)] {
-            assert!(offered.contains(&waited), "{waited} is offered");
-        }
-        outgoing.on_timeout(at(1000));
-        let report = outgoing.report();
-        assert!(
-            report.refusals.iter().any(|(_, why)| why == "it writes"),
-            "{report:?}"
-        );
-    }
-
-    #[test]
-    fn a_withdrawn_offer_is_given_back() {
-        let (mut outgoing, mut incoming) = (ordered(0..2), IncomingMigrations::default());
-        incoming.hear(&outgoing.offers());
-        assert_eq!(incoming.choose(|_, _| Ok(())).len(), 2);
-        incoming.on_restored(client(1));
-        incoming.on_failed(client(0), "no socket".to_owned(), true);
-        outgoing.give_up();
-        assert_eq!(incoming.hear(&outgoing.offers()).withdrawn, [client(1)]);
-        assert_eq!(outgoing.report().stayed, 2);
-    }
-
-    /// Both sides, with a network that loses, repeats and overtakes heartbeats. Never do both nodes have a connection.
-    #[derive(Clone, Debug)]
-    enum Turn {
-        ToBackup(bool),
-        ToPrimary(bool),
-        Prepare(u16),
-        Fail(u16),
-        Decide,
-        Expire,
-    }
-
-    fn turns() -> impl Strategy<Value = Vec<Turn>> {
-        let turn = prop_oneof![
-            any::<bool>().prop_map(Turn::ToBackup),
-            any::<bool>().prop_map(Turn::ToPrimary),
-            (0..3u16).prop_map(Turn::Prepare),
-            (0..3u16).prop_map(Turn::Fail),
-            Just(Turn::Decide),
-            Just(Turn::Expire),
-        ];
-        prop::collection::vec(turn, 0..60)
-    }
-
-    proptest! {
-        #[test]
-        fn one_node_has_each_connection(turns in turns()) {
-            let (mut outgoing, mut incoming) = (ordered(0..3), IncomingMigrations::default());
-            let (mut primary, mut backup) = (BTreeSet::from([0, 1, 2].map(client)), BTreeSet::new());
-            let mut prepared = BTreeSet::new();
-            for turn in turns {
-                match turn {
-                    Turn::ToBackup(arrives) => if arrives {
-                        let heard = incoming.hear(&outgoing.offers());
-                        for gone in heard.withdrawn {
-                            prepared.remove(&gone);
-                        }
-                        for released in heard.released {
-                            prop_assert!(prepared.remove(&released), "it was prepared");
-                            prop_assert!(!primary.contains(&released), "the primary has let it go");
-                            backup.insert(released);
-                        }
-                    },
-                    Turn::ToPrimary(arrives) => if arrives {
-                        for released in outgoing.on_answers(&incoming.answers()).0 {
-                            prop_assert!(prepared.contains(&released), "the backup can go on");
-                            primary.remove(&released);
-                        }
-                    },
-                    Turn::Prepare(number) => {
-                        let one = client(number);
-                        let chosen = incoming.choose(|of, _| if of == one { Ok(()) } else { Err("later".to_owned()) });
-                        for chosen in chosen {
-                            prepared.insert(chosen);
-                            incoming.on_restored(chosen);
-                        }
-                    }
-                    Turn::Fail(number) => {
-                        let one = client(number);
-                        let chosen = incoming.choose(|of, _| if of == one { Ok(()) } else { Err("later".to_owned()) });
-                        chosen.into_iter().for_each(|chosen| incoming.on_failed(chosen, "no".to_owned(), number == 0));
-                    }
-                    Turn::Decide => backup.iter().for_each(|&client| incoming.on_decided(client)),
-                    Turn::Expire => drop(outgoing.on_timeout(at(2000))),
-                }
-                prop_assert!(primary.is_disjoint(&backup), "both have a connection");
-            }
-            // With a network that works, everything comes to an end.
-            outgoing.on_timeout(at(2000));
-            for _ in 0..4 {
-                for released in incoming.hear(&outgoing.offers()).released {
-                    backup.insert(released);
-                }
-                backup.iter().for_each(|&client| incoming.on_decided(client));
-                for released in outgoing.on_answers(&incoming.answers()).0 {
-                    primary.remove(&released);
-                }
-            }
-            prop_assert_eq!(outgoing.report().pending, 0);
-            prop_assert_eq!(primary.len() + backup.len(), 3, "each connection has a node");
-        }
-    }
-}
+mod tests;

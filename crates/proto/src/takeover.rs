@@ -48,7 +48,7 @@ pub use socketless::HandedOver;
 pub use socketless::repeat;
 use socketless::reset_of;
 pub(crate) use socketless::{Repeats, refuse};
-pub use wake::{output_max, wake, wake_from};
+pub use wake::{wake, wake_from};
 
 /// The result of a takeover, and the times of its steps.
 #[derive(Clone, Debug, PartialEq, Eq)]

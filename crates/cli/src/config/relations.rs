@@ -199,6 +199,10 @@ fn keys_of_policies(reading: &mut ConfigReader<'_>, field: &dyn Fn(&str) -> Stri
     if draft.keep_input == Some(true) && draft.commit.is_direct() {
         reading.problem(&field("keep_input"), "needs commit = \"prs\"");
     }
+    // Otherwise nobody compares the replica's output, so a divergence would go unnoticed.
+    if draft.recorded_order.is_some() && draft.commit.is_direct() {
+        reading.problem(&field("recorded_order"), "needs commit = \"prs\"");
+    }
 }
 
 /// Checks one service by itself.

@@ -2,6 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -71,6 +72,8 @@ pub enum Call {
     Export(ExportRequest, oneshot::Sender<ExportOutcome>),
     /// Asks whether another node serves the connections that a service had on this node.
     HasMoved(ServiceIndex, oneshot::Sender<bool>),
+    /// The process that had this client's connection to a service is dead.
+    Died(ServiceIndex, SocketAddr),
 }
 
 /// An application's call of `export_state`.
@@ -196,6 +199,13 @@ impl Asker {
         }
         (self.wake)();
         answer.await.unwrap_or(false)
+    }
+
+    /// Tells the node that the process which had this client's connection is dead.
+    pub fn died(&self, service: ServiceIndex, client: SocketAddr) {
+        if self.calls.send(Call::Died(service, client)).is_ok() {
+            (self.wake)();
+        }
     }
 
     fn ask<T>(&self, call: impl FnOnce(CallReply<T>) -> Call) -> Result<T, String> {
@@ -366,7 +376,8 @@ mod tests {
             | Call::Connect(_)
             | Call::Accept(_)
             | Call::Export(..)
-            | Call::HasMoved(..) => {}
+            | Call::HasMoved(..)
+            | Call::Died(..) => {}
         };
         Asker {
             calls,

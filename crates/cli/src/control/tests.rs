@@ -51,7 +51,8 @@ fn with_node(work: impl FnOnce(&Path)) {
                 | Call::Connect(_)
                 | Call::Accept(_)
                 | Call::Export(..)
-                | Call::HasMoved(..) => {}
+                | Call::HasMoved(..)
+                | Call::Died(..) => {}
                 Call::Order(Order::Handover { service }, reply) => {
                     reply.send(Err(format!("service {service} cannot be handed over")));
                 }

@@ -39,8 +39,8 @@ fn started_of(vip: SocketAddr, greeting: &HostGreeting) -> Vec<SocketAddr> {
 }
 
 impl LinuxKernel {
-    /// Tells the node what the annexes say, and carries out the calls of the other node's wire.
-    pub fn serve_annexes(&mut self, node: &mut Core) {
+    /// Tells the node what the annexes say.
+    pub fn hear_annexes(&mut self, node: &mut Core) {
         if let Some(entries) = self.arbiter.annexes() {
             self.annexes.take_entries(&entries, &self.wire);
         }
@@ -75,9 +75,13 @@ impl LinuxKernel {
             self.read_all(node);
             node.handle(self.now(), service, input);
         }
-        while let Some(call) = self.annexes.poll_call() {
-            self.answer_wire(node, call);
-        }
+    }
+
+    /// The next call of the other node's wire. Before [`answer_wire`](Self::answer_wire), the node's actions must be carried out: when the wire
+    /// asks for a socket to be started, the kernel must know that the connection lives here, which an earlier call has said. Otherwise it drops
+    /// what the socket says first.
+    pub fn poll_call(&self) -> Option<AnnexCall> {
+        self.annexes.poll_call()
     }
 
     /// A node has answered the greeting.
@@ -134,7 +138,7 @@ impl LinuxKernel {
     }
 
     /// Carries out a call of the other node's wire, while this node is the primary.
-    fn answer_wire(&mut self, node: &mut Core, call: AnnexCall) {
+    pub fn answer_wire(&mut self, node: &mut Core, call: AnnexCall) {
         let AnnexCall {
             link,
             vip,
@@ -152,7 +156,7 @@ impl LinuxKernel {
                 resources.hosted.host.obey(link, &hello.greeting);
                 // A client's SYN ends a carried connection in the kernel only.
                 let there: BTreeSet<_> = self.wire.annexed(service).into_iter().map(|(it, _)| it).collect();
-                let carries = node.service(service).guests();
+                let carries = node.service(service).offered_guests();
                 Some(AnnexReply::Welcome {
                     mac: resources.mac,
                     has: started_of(vip, &hello.greeting),
@@ -230,6 +234,7 @@ impl LinuxKernel {
             client: endpoint.client,
             late,
             is_quiet,
+            acknowledged: connection.endpoint().send_unacknowledged,
             content,
         }));
         self.annexes.send(service, node, request);

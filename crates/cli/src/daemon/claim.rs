@@ -110,20 +110,20 @@ impl Claims {
 
     /// Announces the VIP. If it is claimed, also asks the outside hosts. Neighbours that miss the announcement find the
     /// VIP by a request of their own (ARP or ND) when their cache entry expires.
-    pub fn announce(&self, index: ServiceIndex) {
-        let service = &self.services[usize::from(index)];
+    pub fn announce(&mut self, index: ServiceIndex) {
+        let service = &mut self.services[usize::from(index)];
         if let Err(error) = service.announcer.announce(service.vip.ip()) {
             tracing::debug!(%error, "the VIP is not announced"); // the node announces it again
         }
-        if let Some(Err(error)) = service.outside.as_ref().map(|(_, sockets)| sockets.ask()) {
+        if let Some(Err(error)) = service.outside.as_mut().map(|(_, sockets)| sockets.ask()) {
             tracing::debug!(%error, "no outside host can be asked"); // a link that is down is no error
         }
     }
 
     /// Tells the node which claims are confirmed: by an outside host's answer, or because there is no host to ask.
-    pub fn look(&self, now: proto::Instant, node: &mut Core) {
-        for (index, service) in (0..).zip(&self.services) {
-            let outside = service.outside.as_ref();
+    pub fn look(&mut self, now: proto::Instant, node: &mut Core) {
+        for (index, service) in (0..).zip(&mut self.services) {
+            let outside = service.outside.as_mut();
             if service.is_begun && outside.is_none_or(|(_, sockets)| sockets.is_answered()) {
                 node.handle(now, index, ServiceInput::Reached);
             }

@@ -469,6 +469,7 @@ impl Kernel for LinuxKernel {
                 tracing::error!(%error, %vip, "cannot destroy the sockets of connections that have moved")
             }
         }
+        self.forget_dying(service, clients);
         if self.wire.gate(service).0 == Gate::Wire
             && let Err(error) = self.wire.forget_clients(service, clients)
         {
@@ -507,6 +508,23 @@ impl Kernel for LinuxKernel {
             Err(error) => tracing::error!(%error, %vip, "cannot end the sockets of dead processes"),
         }
         self.forget_dying(index, clients);
+    }
+
+    /// A client whose socket is gone is not led through the primary any more. So its next packet reaches the primary's stack, which may send a
+    /// RST.
+    fn show_ends(&mut self, index: ServiceIndex, clients: &[SocketAddr]) {
+        let vip = self.services[usize::from(index)].vip;
+        tracing::warn!(%vip, ?clients, "connections of dead processes end: the other node could not continue them");
+        self.forget_dying(index, clients);
+        let gone = linux::network::sockets::gone(vip, clients).map_err(|error| error.to_string());
+        let forgotten = gone.and_then(|gone| {
+            self.wire
+                .forget_clients(index, &gone)
+                .map_err(|error| error.to_string())
+        });
+        if let Err(error) = forgotten {
+            tracing::error!(error, %vip, "clients of dead processes may not hear that their connections have ended");
+        }
     }
 
     fn take_address(&mut self, service: ServiceIndex) -> Result<(), String> {

@@ -6,11 +6,15 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use linux::network;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt};
 use socket2::{Domain, Socket, Type};
 
 use super::frame;
 use crate::control::LinkStatus;
+
+/// Silence of a link after which its source address is checked.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
 
 /// One address of the peer.
 pub(super) struct PeerLink {
@@ -45,6 +49,27 @@ impl PeerLink {
             heard: None,
             newest: frame::Number::default(),
         })
+    }
+
+    /// Connects the socket again if it has the wrong source address: the right interface had no address before, or has got another one.
+    /// The peer sends to the right address, so its datagrams do not arrive at a socket that is connected from another one. A link over
+    /// which the peer was heard lately is left alone.
+    pub(super) fn follow_own_address(&self) {
+        let is_silent = self.heard.is_none_or(|at| at.elapsed() >= SILENCE_MAX);
+        let (Ok(new), Ok(old)) = (network::own_address(self.address), self.socket.local_addr()) else {
+            return; // no route to the peer now
+        };
+        if !is_silent || new == old.ip() {
+            return;
+        }
+        match network::connect_anew(&self.socket, self.address) {
+            Ok(()) => {
+                tracing::info!(address = %self.address, from = %new, "the link to the peer has another source address")
+            }
+            Err(error) => {
+                tracing::warn!(address = %self.address, %error, "the link to the peer cannot be connected; trying again")
+            }
+        }
     }
 
     pub(super) fn status(&self) -> LinkStatus {

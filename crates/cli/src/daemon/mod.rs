@@ -144,7 +144,10 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
         metrics::serve(metrics.listen, move || Ok(metrics::exposition(&asker.status()?)))?;
     }
     kernel.start_keeper(config, Arc::clone(&wake_agent))?;
-    let snapshots = snapshots::serve(snapshots::SnapshotPlace::of(config), &asker, &kernel.exports)?;
+    let snapshots = {
+        let place = snapshots::SnapshotPlace::of(config, kernel.wire().hidden_ends());
+        snapshots::serve(place, &asker, &kernel.exports)?
+    };
     kernel.ordering = ordering::RecordedOrders::serve(config)?;
     kernel.annexes = annex::AnnexNodes::open(config, kernel.wire(), &kernel.macs(), &wake_agent)?;
     let peer_status = control::PeerStatus {
@@ -323,6 +326,10 @@ impl Agent<'_> {
             Call::HasMoved(service, reply) => {
                 let _ = reply.send(!self.node.service(service).role().may_speak());
             }
+            Call::Died(service, client) => {
+                let input = ServiceInput::Orphans(vec![client]);
+                self.node.handle(linux::clock::now(), service, input);
+            }
             Call::Edge(_) | Call::Annex(_) | Call::Tunnel(_) | Call::Connect(_) | Call::Accept(_) => {} // the asker is told that there is no answer
             Call::Restored(reply) => reply.send(report::restored(&self.node, &self.kernel)),
             Call::Order(order, reply) => {
@@ -402,12 +409,16 @@ impl Agent<'_> {
 
     fn watch(&mut self) {
         // All actions of a role that the node has now were carried out, so the gates are those of this role.
-        self.kernel.ordering.tell(&self.node);
+        self.kernel.ordering.tell(&mut self.node);
         self.kernel.watch(&mut self.node);
         if self.kernel.mend(&mut self.node) {
             self.kernel.look_for_links(&mut self.node, &self.kernel.peer);
         }
-        self.kernel.serve_annexes(&mut self.node);
+        self.kernel.hear_annexes(&mut self.node);
+        while let Some(call) = self.kernel.poll_call() {
+            self.carry_out();
+            self.kernel.answer_wire(&mut self.node, call);
+        }
         self.known.renew(&self.kernel, &self.node);
     }
 
@@ -420,7 +431,7 @@ impl Agent<'_> {
         if now >= self.node.poll_timeout() {
             self.node.handle_timeout(now);
         }
-        if self.kernel.peer.poll_timeout().is_some_and(|at| now >= at) {
+        if now >= self.kernel.peer.poll_timeout() {
             self.kernel.peer.handle_timeout(now);
         }
         for (service, connection) in self.kernel.serve_replicas(&mut self.node) {
@@ -463,14 +474,8 @@ impl Agent<'_> {
     fn rest(&mut self, handled: usize) {
         self.kernel.prepare_sockets(&self.node);
         self.idle_naps = if handled > 0 { 0 } else { self.idle_naps + 1 };
-        let due = self
-            .kernel
-            .peer
-            .poll_timeout()
-            .into_iter()
-            .chain([self.node.poll_timeout()])
-            .min();
-        let due = due.map_or(SLEEP_MAX, |at| at.since(linux::clock::now()));
+        let due = self.kernel.peer.poll_timeout().min(self.node.poll_timeout());
+        let due = due.since(linux::clock::now());
         let mut fds: Vec<_> = self.kernel.peer.fds().collect();
         fds.extend([self.kernel.deaths_fd(), self.kernel.filters_fd()]);
         if self.idle_naps <= NAPS_MAX {

@@ -339,18 +339,18 @@ impl PeerLinks {
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) has something to do.
-    pub fn poll_timeout(&self) -> Option<proto::Instant> {
-        let timer = self.channel.as_ref()?.poll_timeout();
-        timer.into_iter().chain([self.addresses_at]).min()
+    pub fn poll_timeout(&self) -> proto::Instant {
+        let timer = self.channel.as_ref().and_then(PeerChannel::poll_timeout);
+        timer.map_or(self.addresses_at, |timer| timer.min(self.addresses_at))
     }
 
-    /// Does what is due for the channel: looks up this node's addresses, and runs the channel's timers.
+    /// Does what is due: looks up this node's addresses, and runs the channel's timers.
     pub fn handle_timeout(&mut self, now: proto::Instant) {
-        if self.channel.is_none() {
-            return;
-        }
         if now >= self.addresses_at {
             self.addresses_at = now + ADDRESSES_EVERY;
+            for link in &self.links {
+                link.follow_own_address();
+            }
             self.renew_addresses(now);
         }
         if let Some(channel) = &mut self.channel {
@@ -429,8 +429,8 @@ impl PeerLinks {
     }
 
     /// Probes the peer's kernel over every link.
-    pub fn probe(&self) {
-        for prober in &self.probers {
+    pub fn probe(&mut self) {
+        for prober in &mut self.probers {
             if let Err(error) = prober.ask() {
                 tracing::trace!(%error, "probe not sent"); // expected while the peer is away
             }
@@ -438,9 +438,10 @@ impl PeerLinks {
     }
 
     /// Whether the peer's kernel has answered a probe since the last call.
-    pub fn is_answered(&self) -> bool {
+    pub fn is_answered(&mut self) -> bool {
         // Call `is_answered` of every prober, because the call removes the answers from its socket. `any` would stop at the first answer.
-        self.probers.iter().filter(|prober| prober.is_answered()).count() > 0
+        let answers = self.probers.iter_mut().map(Prober::is_answered);
+        answers.filter(|is_answered| *is_answered).count() > 0
     }
 
     /// Takes the datagrams that have arrived. A heartbeat that is superseded ([`is_superseded`]) has no message.
@@ -690,6 +691,7 @@ mod tests {
                 is_released: false,
                 reverses: false, // what moves to an annex is not reversed, and the annex takes more bytes
                 annex: Some(proto::annex::AnnexId(u32::MAX)),
+                is_bereft: false, // likewise
             };
             services[0].migration = Some(MigrationBeat {
                 offers: vec![offer; offers_max(count)],

@@ -235,7 +235,7 @@ fn wire_services(config: &Config) -> anyhow::Result<Vec<WireService>> {
             ifindex: interface.index,
             own_mac: mac.with_context(|| format!("interface {} has no MAC address", interface.name))?,
             crash_exit_codes: service.crash_exit_codes.clone(),
-            application: None,
+            application: Some(service.application),
             own: first_own_client(service, &interface, &vips),
         })
     };

@@ -533,7 +533,8 @@ fn a_running_node_is_shown() {
                 | Call::Connect(_)
                 | Call::Accept(_)
                 | Call::Export(..)
-                | Call::HasMoved(..) => {}
+                | Call::HasMoved(..)
+                | Call::Died(..) => {}
             }
         }
     });

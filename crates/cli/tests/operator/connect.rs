@@ -13,7 +13,8 @@ fn a_download_moves_there_and_back_many_times() {
         let Some(mut testbed) = SessionTestbed::new("a_download_moves_there_and_back_many_times") else {
             return;
         };
-        let contents = testbed.file(24 << 20);
+        // Lasts longer than eight moves on a busy machine.
+        let contents = testbed.file(60 << 20);
         let files = testbed.path("files").to_str().unwrap().to_owned();
         testbed.start_all("file_server.py", &[&files], &format!("transfer = \"{transfer}\""));
         let curl = testbed.curl("6M", "got");

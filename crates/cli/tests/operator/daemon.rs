@@ -506,6 +506,30 @@ fn a_link_may_fail() {
     );
 }
 
+/// Until this node has an address on the second network, the kernel connects the link's socket from the first network's address.
+#[test]
+fn a_link_gets_its_address_later() {
+    let Some(lan) = OperatorLan::new("a_link_gets_its_address_later") else {
+        return;
+    };
+    lan.peer.ip("addr add 10.9.0.3/24 dev eth0");
+    lan.node.ip("route add default via 10.0.0.4");
+    let dir = tempfile::tempdir().unwrap();
+    let kind = PairSpec {
+        links: &["10.0.0", "10.9.0"],
+        ..PairSpec::default()
+    };
+    let nodes = pair_of(&lan, dir.path(), "late", &kind);
+    let ages = |node: &Daemon<'_>| link_ages(&serde_json::from_str(&node.ask("status").output).unwrap());
+    assert!(nodes.iter().all(|node| ages(node)[1].is_none()));
+    lan.node.ip("addr add 10.9.0.2/24 dev eth0");
+    let until = Instant::now() + Duration::from_secs(20);
+    while !nodes.iter().all(|node| ages(node)[1].is_some()) {
+        assert!(Instant::now() < until, "{:?}", nodes.each_ref().map(ages));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn two_nodes_run_and_leave_the_network_as_they_found_it() {
     let Some(lan) = OperatorLan::new("two_nodes_run_and_leave_the_network_as_they_found_it") else {

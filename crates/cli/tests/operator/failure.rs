@@ -33,7 +33,14 @@ fn serve(namespace: &HostNamespace, dir: &Path, port: &str) -> TestProcess {
         .arg(dir)
         .stderr(Stdio::null())
         .stdout(Stdio::null());
-    TestProcess(namespace.run(|| python.spawn().unwrap()))
+    let server = TestProcess(namespace.run(|| python.spawn().unwrap()));
+    // A node that has just started takes its application for alive until it looks for the first time.
+    let until = Instant::now() + PATIENCE;
+    while let Err(error) = namespace.run(|| TcpStream::connect(format!("127.0.0.1:{port}"))) {
+        assert!(Instant::now() < until, "port {port}: {error}");
+        std::thread::sleep(POLL);
+    }
+    server
 }
 
 /// Gets the page over a connection that remains open.
@@ -140,7 +147,12 @@ fn a_service_whose_interface_is_gone_fails_alone_and_comes_back_with_it() {
         "the other service's connection goes on"
     );
     wait_for(&two, 0, is_duplex);
-    lan.plug_in_second(&lan.peer, 3);
+
+    // An interface gets its address some time after its cable, for example by DHCP. Until then the kernel uses another interface's address.
+    let (asks, before) = ("asked through new sockets", two.says("asked through new sockets"));
+    lan.plug_in_without_address(&lan.peer, 3);
+    two.wait_for_line(asks, before + 1);
+    lan.peer.ip("addr add 10.1.0.3/24 dev eth1");
     for (node, service) in [(&one, 1), (&two, 1), (&two, 0)] {
         wait_for(node, service, is_duplex);
     }

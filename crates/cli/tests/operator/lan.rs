@@ -152,17 +152,22 @@ impl OperatorLan {
         self.plug_in_second(&self.peer, 3);
     }
 
-    /// Makes the `eth1` of a node. The interface's IP address ends in `last`. A new `eth1` has the MAC address of the old one, as a network
-    /// card keeps its address. With another MAC address, the test would wait for a stale neighbour entry to expire: Linux does not replace
-    /// the MAC address of a neighbour within a second of learning it (`locktime`).
+    /// Makes the `eth1` of a node. The interface's IP address ends in `last`.
     pub fn plug_in_second(&self, namespace: &HostNamespace, last: u8) {
+        self.plug_in_without_address(namespace, last);
+        namespace.ip(&format!("addr add 10.1.0.{last}/24 dev eth1"));
+    }
+
+    /// Makes the `eth1` of a node, which has no IP address yet. A new `eth1` has the MAC address of the old one, as a network card keeps its
+    /// address. With another MAC address, the test would wait for a stale neighbour entry to expire: Linux does not replace the MAC address
+    /// of a neighbour within a second of learning it (`locktime`).
+    pub fn plug_in_without_address(&self, namespace: &HostNamespace, last: u8) {
         let there = namespace.path();
         self.stranger.ip(&format!(
             "link add second{last} type veth peer name eth1 address 02:00:0a:01:00:0{last} netns {there}"
         ));
         self.stranger.ip(&format!("link set second{last} master eth1 up"));
         namespace.ip("link set eth1 up");
-        namespace.ip(&format!("addr add 10.1.0.{last}/24 dev eth1"));
     }
 
     /// The node's state directory.

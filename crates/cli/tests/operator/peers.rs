@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 
 use crate::lan::{CommandOutput, OperatorLan, POLL, TestProcess, program, steadfast};
 
@@ -93,7 +94,10 @@ fn metrics(lan: &OperatorLan) -> String {
 /// Whether the status has both agents, and both serve alone.
 fn serve(lan: &OperatorLan, file: &str) -> bool {
     let status = lan.steadfast(&["status", "--json", "--config", file]).output;
-    status.starts_with("{\"pairs\":[") && status.matches("\"state\":\"sole\"").count() >= 2
+    let status: Value = serde_json::from_str(&status).unwrap_or_default();
+    let agents = status["pairs"].as_array().map_or(&[][..], Vec::as_slice);
+    let is_sole = |agent: &Value| agent["services"][0]["state"] == "sole";
+    agents.len() == 2 && agents.iter().all(is_sole)
 }
 
 #[test]

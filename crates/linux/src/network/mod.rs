@@ -32,6 +32,7 @@ pub(crate) mod packet;
 mod part;
 mod plan;
 pub mod sockets;
+mod source;
 mod step;
 mod sysctl;
 #[cfg(test)]
@@ -58,6 +59,7 @@ pub use numbers::{
 };
 pub use part::NetworkPart;
 pub use plan::{NetworkPlan, NetworkService};
+pub use source::{connect_anew, own_address};
 pub use turn::SetUpTurn;
 
 use journal::Journal;

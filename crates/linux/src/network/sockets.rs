@@ -16,7 +16,7 @@ use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddr};
 use super::NetworkError;
 use super::message::{NLM_F_ACK, NLM_F_DUMP, NLMSG_DONE, first, message, messages};
 
-use crate::wire::MARK_DYING;
+use crate::wire::{MARK_DYING, MARK_END, MARK_SPEAK};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
@@ -88,8 +88,8 @@ pub fn destroy(vip: SocketAddr) -> Result<usize, NetworkError> {
     run().map_err(NetworkError::at("destroy the connections of", vip))
 }
 
-/// Destroys those connections between `clients` and `vip` whose server process has died. A client may already have a new connection from
-/// the same port; that connection stays.
+/// Destroys those connections between `clients` and `vip` whose server process has died, or that are relayed to an application. A client
+/// may already have a new connection from the same port to the application itself; that connection stays.
 ///
 /// # Errors
 /// The kernel's error.
@@ -100,13 +100,39 @@ pub fn destroy_dying(vip: SocketAddr, clients: &[SocketAddr]) -> Result<usize, N
         for &client in clients {
             let (family, id) = connection(vip, client);
             // The found id has the socket's cookie. So only this socket is destroyed, and not a new one with the same addresses.
-            if let Some(found) = diag.look_up(family, 0, &id)?.filter(FoundSocket::is_dying) {
+            if let Some(found) = diag
+                .look_up(family, 0, &id)?
+                .filter(FoundSocket::is_dying_or_relayed)
+            {
                 destroyed += usize::from(diag.destroy(found.family, &found.id)?);
             }
         }
         Ok(destroyed)
     };
     run().map_err(NetworkError::at("destroy the connections of", vip))
+}
+
+/// Those of `clients` that have no connection with `vip` in this kernel.
+///
+/// # Errors
+/// The kernel's error.
+pub fn gone(vip: SocketAddr, clients: &[SocketAddr]) -> Result<Vec<SocketAddr>, NetworkError> {
+    let run = || -> io::Result<Vec<SocketAddr>> {
+        let diag = SockDiag::open()?;
+        let mut gone = Vec::new();
+        for &client in clients {
+            let (family, id) = connection(vip, client);
+            let is_here = |found: &FoundSocket| CONNECTED >> found.state & 1 == 1;
+            gone.extend(
+                diag.look_up(family, 0, &id)?
+                    .filter(is_here)
+                    .is_none()
+                    .then_some(client),
+            );
+        }
+        Ok(gone)
+    };
+    run().map_err(NetworkError::at("look for the connections of", vip))
 }
 
 /// Destroys the connections between `clients` and `vip`, whoever owns them, without sending anything beyond this node's guards. Returns
@@ -343,9 +369,10 @@ struct FoundSocket {
 }
 
 impl FoundSocket {
-    /// Whether this is a connection of a dead process: the program `death` has marked its socket.
-    fn is_dying(&self) -> bool {
-        CONNECTED >> self.state & 1 == 1 && mark_of(&self.message) == MARK_DYING
+    /// Whether this is a connection of a dead process, whose socket the program `death` has marked, or a relayed connection.
+    fn is_dying_or_relayed(&self) -> bool {
+        let marks = [MARK_DYING, MARK_SPEAK, MARK_END];
+        CONNECTED >> self.state & 1 == 1 && marks.contains(&mark_of(&self.message))
     }
 }
 

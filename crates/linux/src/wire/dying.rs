@@ -3,12 +3,35 @@
 
 use std::net::SocketAddr;
 
-use libbpf_rs::MapCore;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::abi::ClientKey;
 use super::{Wire, WireError, WireStep};
 
+/// Hides the ends of single connections from their clients, as the program `death` does for those of dead processes.
+pub struct HiddenEnds(MapHandle);
+
+impl HiddenEnds {
+    /// From now on the client does not hear that its connection ends. If the kernel refuses, it hears it.
+    pub fn hide(&self, index: u16, client: SocketAddr) {
+        let value = u32::from(index).to_ne_bytes();
+        let _ = self
+            .0
+            .update(&ClientKey::new(client, index).to_bytes(), &value, MapFlags::ANY);
+    }
+
+    /// The client hears again that its connection ends.
+    pub fn show(&self, index: u16, client: SocketAddr) {
+        let _ = self.0.delete(&ClientKey::new(client, index).to_bytes()); // fails if it is gone already
+    }
+}
+
 impl Wire {
+    /// For a thread that may close the last descriptor of a connection.
+    pub fn hidden_ends(&self) -> HiddenEnds {
+        HiddenEnds(self.map("dying"))
+    }
+
     /// The clients of a service that have a connection in the map `dying`.
     pub fn dying(&self, index: u16) -> Vec<SocketAddr> {
         self.clients_in("dying", index)

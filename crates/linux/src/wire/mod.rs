@@ -38,6 +38,7 @@ pub use abi::{
 pub use attach::{LOOPBACK, detach, detach_loopback};
 use client_bits::{KnownMap, Undecided};
 pub use deaths::Deaths;
+pub use dying::HiddenEnds;
 pub use held::held_entries;
 pub use ring::{RecordReader, RingLog, Rings};
 pub use watch::FilterWatch;

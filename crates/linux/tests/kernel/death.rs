@@ -651,6 +651,24 @@ fn a_strangers_death_is_nothing() {
     testbed.assert_ended("the service");
 }
 
+/// A wire on the node, whose services relay their connections to applications at port 8081 of the node's own addresses.
+fn relaying(lan: &Lan, gate: Gate) -> WireOn {
+    let served = services(&lan.primary).map(|service| {
+        let family = Family::BOTH
+            .into_iter()
+            .find(|of| of.vip().ip() == service.address);
+        WireService {
+            application: family.map(|family| application(lan, family)),
+            ..service
+        }
+    });
+    WireOn::serving(&served, &lan.primary, &lan.backup, &options(), gate)
+}
+
+fn application(lan: &Lan, family: Family) -> SocketAddr {
+    SocketAddr::new(lan.primary.address(family), 8081)
+}
+
 /// A node relays connections to an application at an address of its own, from its clients' addresses. When the application's process is
 /// killed, the agent hears of each client. When the process ends in an orderly way, it does not.
 #[test]
@@ -658,24 +676,14 @@ fn the_death_of_a_relays_application_is_heard() {
     let Some(lan) = Lan::new("the_death_of_a_relays_application_is_heard") else {
         return;
     };
-    let application = |family: Family| SocketAddr::new(lan.primary.address(family), 8081);
-    let served = services(&lan.primary).map(|service| {
-        let family = Family::BOTH
-            .into_iter()
-            .find(|of| of.vip().ip() == service.address);
-        WireService {
-            application: family.map(application),
-            ..service
-        }
-    });
-    let guard = WireOn::serving(&served, &lan.primary, &lan.backup, &options(), Gate::Primary);
+    let guard = relaying(&lan, Gate::Primary);
     let deaths = guard.deaths().expect("the ring");
     for (end, family) in [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGSEGV]
         .into_iter()
         .flat_map(|end| Family::BOTH.map(|family| (end, family)))
     {
-        let mut server = ServerChild::start(&lan.primary, application(family), Protocol::TCP);
-        let relay = lan.primary.connect(application(family));
+        let mut server = ServerChild::start(&lan.primary, application(&lan, family), Protocol::TCP);
+        let relay = lan.primary.connect(application(&lan, family));
         server.obey("accept");
         server.signal(end);
         server.wait_for_end();
@@ -690,5 +698,38 @@ fn the_death_of_a_relays_application_is_heard() {
         guard
             .forget_dying(family.service(), &[client])
             .expect("forgotten, if it was there");
+    }
+}
+
+/// On a backup, only the death of a reversed connection's process is heard: the primary can adopt this connection. Other connections of a
+/// backup end in the ordinary way.
+#[test]
+fn a_backup_hears_the_deaths_of_reversed_connections() {
+    let Some(lan) = Lan::new("a_backup_hears_the_deaths_of_reversed_connections") else {
+        return;
+    };
+    let guard = relaying(&lan, Gate::Wire);
+    let deaths = guard.deaths().expect("the ring");
+    for (family, is_reversed) in Family::BOTH
+        .into_iter()
+        .flat_map(|family| [(family, false), (family, true)])
+    {
+        let service = family.service();
+        let mut server = ServerChild::start(&lan.primary, application(&lan, family), Protocol::TCP);
+        let relay = lan.primary.connect(application(&lan, family));
+        server.obey("accept");
+        let client = relay.local_addr().expect("connected");
+        guard.hold(service, &[client]).expect("hold");
+        guard.settle(service, &[client]).expect("settle");
+        if is_reversed {
+            guard.reverse(service, &[client]).expect("reverse");
+        }
+        server.signal(Signal::SIGKILL);
+        server.wait_for_end();
+        assert_eq!((&relay).read(&mut [0; 1]).expect("the relay hears its end"), 0);
+        let heard = deaths.take().expect("the ring").into_iter();
+        let heard: Vec<_> = heard.map(|death| (death.service, death.client)).collect();
+        let told = is_reversed.then_some((service, Some(client)));
+        assert_eq!(heard, Vec::from_iter(told), "{family:?}, reversed: {is_reversed}");
     }
 }

@@ -39,6 +39,8 @@ pub enum UnprotectedCause {
     Urgent,
     /// The connection was opened before the replica's server had the primary's state.
     NotSynced,
+    /// The replica's server has diverged from the primary's record.
+    Diverged,
     /// The restart policy cannot continue the connection, for this reason.
     Policy(String),
 }
@@ -101,6 +103,10 @@ impl std::fmt::Display for UnprotectedCause {
             Self::NotSynced => write!(
                 f,
                 "opened before the replica had the primary's state (state_sync)"
+            ),
+            Self::Diverged => write!(
+                f,
+                "the replica's server has diverged from the record; restart both servers"
             ),
             Self::Multipath => write!(f, "Multipath TCP: its paths cannot be restored"),
             Self::Signed => write!(

@@ -352,6 +352,12 @@ impl StreamArrivals {
         self.streams.get(&stream).is_some_and(|stream| stream.has_ended)
     }
 
+    /// Whether a child of the server has a stream that has not ended on both nodes.
+    #[must_use]
+    pub fn has_children(&self) -> bool {
+        self.streams.keys().any(|&stream| stream != SERVER_STREAM)
+    }
+
     /// The process on this node that took a stream has ended.
     pub fn leave(&mut self, number: u32) {
         self.take(number);

@@ -14,11 +14,18 @@ use crate::table::ConnectionId;
 
 /// The reason to take over a connection that was to move back.
 const NOT_STARTED: &str = "the primary has not started it";
+/// The reason to leave a connection where it is.
+const IN_DOUBT: &str = "the primary may speak alone";
 
 impl Service {
     /// The clients whose connections live on annexes, as this wire knows them, or which this primary carries.
     pub fn guests(&self) -> impl Iterator<Item = (SocketAddr, AnnexId)> + '_ {
         self.annexes.guests().chain(self.carried.guests())
+    }
+
+    /// The clients whose connections this primary carries or asks for, and their annexes. Its wire is told them when its link begins.
+    pub fn offered_guests(&self) -> impl Iterator<Item = (SocketAddr, AnnexId)> + '_ {
+        self.carried.offered()
     }
 
     /// Whether the node can take connections of this service, or this node, the primary, carries its connections.
@@ -109,10 +116,16 @@ impl Service {
             }
         }
         if !lost.is_empty() {
-            self.reserve_lost(&lost, "the annex is silent".to_owned());
-            self.annexes.await_hearing(now, lost);
-            self.tell_peer(now);
+            self.take_from_silent(now, lost, "the annex is silent");
         }
+    }
+
+    /// Annexes may still have these connections, but are not to have them any more. This wire takes the connections over when the primary has
+    /// heard of it.
+    fn take_from_silent(&mut self, now: Instant, clients: Vec<SocketAddr>, reason: &str) {
+        self.reserve_lost(&clients, reason.to_owned());
+        self.annexes.await_hearing(now, clients);
+        self.tell_peer(now);
     }
 
     /// This wire takes over a connection that no annex has any more.
@@ -321,6 +334,9 @@ impl Service {
             .get(connection)
             .ok_or("it is not in the log")?
             .moves()?;
+        if self.doubt.exists() {
+            return Err(IN_DOUBT.to_owned());
+        }
         if !self.annexes.is_up(one.to) {
             return Err("the node is silent".to_owned());
         }
@@ -360,6 +376,12 @@ impl Service {
                 self.incoming.on_restored(client);
                 self.tell_peer(now);
             }
+            // The primary may speak alone. It could find the connection on the annex only if that has not dropped it.
+            ServingNode::Annex(_) if self.doubt.exists() => {
+                if let Some(one) = self.annexes.give_back(client) {
+                    self.stay(now, one, IN_DOUBT, false);
+                }
+            }
             ServingNode::Annex(_) => {
                 let node = one.from;
                 self.actions
@@ -376,7 +398,8 @@ impl Service {
         if self.annexes.is_moving(&client) {
             self.release_to_annex(now, client);
         } else {
-            self.take_from_annex(now, client, "its new node could not take it".to_owned());
+            // This may also be the late answer to an earlier request: then the annex has the connection.
+            self.take_from_silent(now, vec![client], "its new node could not take it");
         }
     }
 
@@ -519,7 +542,7 @@ impl Service {
         let node = ServingNode::Annex(annex);
         let (changes, drops) = match self.role() {
             Role::Backup => self.adopt_carried(annex, clients),
-            Role::Sole | Role::Primary if self.asks_with().is_some() => {
+            Role::Sole | Role::Primary | Role::Claiming if self.asks_with().is_some() => {
                 self.carried.claim(annex, clients, self.role() == Role::Sole)
             }
             _ => (Vec::new(), clients.to_vec()),

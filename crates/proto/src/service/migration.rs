@@ -2,6 +2,7 @@
 //! backup prepares and takes them.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::{OrderRefusal, Service};
 use crate::Instant;
@@ -9,10 +10,13 @@ use crate::action::{ApplicationState, OperatorReport, ServiceAction, ServiceBeat
 use crate::annex::{AnnexId, ServingNode};
 use crate::connection::Connection;
 use crate::detector::Detector;
-use crate::migration::{MigrationBeat, MigrationReport};
+use crate::migration::{MigrationBeat, MigrationReport, OfferObstacle, OfferedConnection};
 use crate::role::Role;
 use crate::table::ConnectionId;
 use crate::takeover::Takeover;
+
+/// Time within which the primary must take a reversed connection whose process has died on the backup. Then the connection ends.
+const BEREFT_MAX: Duration = Duration::from_secs(3);
 
 impl Service {
     /// Why no connection can move from this node to the other one. `None` if connections can move.
@@ -91,6 +95,7 @@ impl Service {
         if self.outgoing.on_timeout(now) {
             self.tell_peer(now);
         }
+        self.end_lost();
         self.expire_annex_moves(now);
         self.expire_claims(now);
     }
@@ -116,8 +121,27 @@ impl Service {
             self.actions.push_back(ServiceAction::Release { clients });
             self.send_snapshots(now);
         }
+        self.end_lost();
         if has_changed {
             self.tell_peer(now);
+        }
+    }
+
+    /// The processes of these reversed connections died on this node, the backup. The primary has their logs.
+    pub(super) fn offer_bereft(&mut self, now: Instant, clients: impl IntoIterator<Item = SocketAddr>) {
+        let clients = clients.into_iter();
+        let clients: Vec<_> = clients.filter(|client| self.reversed.is_here(client)).collect();
+        if !clients.is_empty() {
+            self.outgoing.order_bereft(&clients, now + BEREFT_MAX);
+            self.tell_peer(now);
+        }
+    }
+
+    /// Lets the connections end whose process has died, and that the other node has not taken.
+    pub(super) fn end_lost(&mut self) {
+        let clients = self.outgoing.take_lost();
+        if !clients.is_empty() {
+            self.actions.push_back(ServiceAction::ShowEnds { clients });
         }
     }
 
@@ -155,7 +179,7 @@ impl Service {
 
     /// The primary has destroyed its sockets of these clients' connections.
     fn take_released(&mut self, now: Instant, clients: Vec<SocketAddr>) {
-        let (mut held, mut ended) = (Vec::new(), Vec::new());
+        let (mut held, mut ended, mut doomed) = (Vec::new(), Vec::new(), Vec::new());
         for client in clients {
             if self.annexes.is_moving(&client) {
                 self.release_to_annex(now, client);
@@ -164,7 +188,10 @@ impl Service {
             let connection = self.table.find(client);
             match (connection, &mut self.takeover) {
                 (Some(connection), Some(takeover)) if takeover.may_give_back(client, connection) => {
-                    takeover.release(connection);
+                    match self.incoming.doomed(&client) {
+                        Some(why) => doomed.push((connection, client, why)),
+                        None => takeover.release(connection),
+                    }
                     match self.standing.role() {
                         Role::Backup => self.orphans.note_taken(client),
                         _ => self.reversed.forget(&[client]), // the connection is an ordinary one of this primary again
@@ -181,6 +208,12 @@ impl Service {
         ended
             .into_iter()
             .for_each(|client| self.incoming.on_decided(client));
+        for (connection, client, why) in doomed {
+            self.incoming.on_decided(client);
+            if let Some(takeover) = &mut self.takeover {
+                takeover.on_unrestorable(connection, &mut self.table, why, &mut self.actions);
+            }
+        }
         self.conclude(now);
     }
 
@@ -192,19 +225,23 @@ impl Service {
         let obstacle = self.migration_obstacle();
         let (mut incoming, table) = (std::mem::take(&mut self.incoming), &self.table);
         let mut to_annexes = Vec::new();
-        let clients = incoming.choose(|client, annex| {
+        let clients = incoming.choose(|offered| {
+            let OfferedConnection { client, annex, .. } = offered;
             if self.annexes.place(&client) != ServingNode::Primary {
-                return Err("it is on an annex".to_owned()); // so the primary does not have what it offers
+                return Err("it is on an annex".to_owned().into()); // so the primary does not have what it offers
             }
             match annex {
                 Some(annex) => self.annex_obstacle(annex)?,
                 None => obstacle.map_or(Ok(()), |why| Err(why.to_owned()))?,
             }
             let connection = table.find(client).and_then(|id| table.get(id));
-            connection.map_or(
-                Err("the other node does not follow it".to_owned()),
-                Connection::moves,
-            )?;
+            let unknown = || "the other node does not follow it".to_owned();
+            match connection {
+                Some(_) if offered.is_bereft => {} // it can only be restarted or ended
+                Some(connection) => connection.moves()?,
+                None if offered.is_bereft => return Err(OfferObstacle::Ever(unknown())),
+                None => return Err(OfferObstacle::Now(unknown())),
+            }
             to_annexes.extend(annex.map(|annex| (client, ServingNode::Annex(annex))));
             Ok(())
         });
@@ -272,6 +309,11 @@ impl Service {
         };
         if !takeover.may_give_back(client, connection) {
             return false;
+        }
+        if self.incoming.is_bereft(&client) {
+            self.incoming.doom(client, reason.to_owned());
+            self.tell_peer(now);
+            return true;
         }
         takeover.give_back(connection, &mut self.table, &mut self.actions);
         self.incoming.on_failed(client, reason.to_owned(), is_final);

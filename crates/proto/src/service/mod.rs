@@ -246,6 +246,9 @@ pub enum ServiceInput {
         /// Why it failed, if it did.
         outcome: Result<(), String>,
     },
+    /// Whether the replica's server has left the primary's record because it diverged from it (`on_divergence = "unprotect"`). Its data may
+    /// differ from the primary's, so no connection of the service is protected.
+    ReplicaDiverged(bool),
     /// A connection's replica was given input.
     Fed {
         /// The connection.
@@ -322,6 +325,8 @@ pub struct Service {
     carried: CarriedConnections,
     unfollowed: Unfollowed,
     sync: Option<StateSync>,
+    /// The replica's server has diverged from the primary's record, and was not started again since.
+    has_diverged: bool,
     /// Snapshots that this node sends, as the primary.
     exports: Exports,
     /// Snapshots that this node receives, as the backup.
@@ -432,6 +437,7 @@ impl Service {
             ),
             unfollowed: Unfollowed::default(),
             sync: config.state_sync.map(StateSync::new),
+            has_diverged: false,
             exports: Exports::new(now),
             arrivals: SnapshotArrivals::default(),
             prefixes: PrefixAsks::default(),
@@ -467,6 +473,8 @@ impl Service {
         if role == Role::Backup {
             self.sync(now, StateSyncEvent::Begin);
             self.begin_census(now);
+            let orphans = self.config.found.iter().flat_map(|found| found.orphans.clone());
+            self.offer_bereft(now, orphans.collect::<Vec<_>>());
         }
         let found = self.config.found.as_ref();
         if found.is_some_and(|found| found.doubted.is_some() || now.since(found.seen) >= agent_timeout) {
@@ -540,6 +548,7 @@ impl Service {
             ServiceInput::Told(told) => self.on_told(now, ServingNode::Primary, told),
             ServiceInput::ToldAt { annex, told } => self.on_told(now, ServingNode::Annex(annex), told),
             ServiceInput::Synced { run, outcome } => self.on_synced(now, run, outcome),
+            ServiceInput::ReplicaDiverged(has_diverged) => self.on_divergence(has_diverged),
             ServiceInput::Fed {
                 connection,
                 to,

@@ -20,10 +20,10 @@ impl Service {
 
     /// The processes of these clients' connections died on this node, but the service lives.
     pub(super) fn on_orphans(&mut self, now: Instant, clients: impl IntoIterator<Item = SocketAddr>) {
-        if !matches!(self.role(), Role::Primary | Role::Claiming) {
-            return; // no wire knows these connections now, and no later wire will
-        }
-        if self.orphans.tell(clients) {
+        // On any other node, no wire knows these connections now, and no later wire will.
+        if self.role() == Role::Backup {
+            self.offer_bereft(now, clients);
+        } else if matches!(self.role(), Role::Primary | Role::Claiming) && self.orphans.tell(clients) {
             self.tell_peer(now);
         }
     }

@@ -65,7 +65,7 @@ impl Service {
                 takeover.hurry_begun(); // a side has spoken since the steps were planned
             }
             let is_migration = self.takeover.as_ref().is_some_and(Takeover::is_migration);
-            let restores = if is_migration {
+            let restores = if is_migration && !self.incoming.is_bereft(&entry.client()) {
                 entry.moves()
             } else {
                 entry.restarts()

@@ -255,6 +255,7 @@ impl Service {
         }
         if matches!(from, Role::Primary | Role::Backup) {
             self.outgoing.withdraw();
+            self.end_lost();
         }
         if from == Role::Backup {
             self.incoming.clear();
@@ -386,9 +387,10 @@ impl Service {
         self.claim = None;
         self.takeover = None;
         self.outgoing.give_up();
+        self.outgoing.take_lost(); // their sockets are destroyed with all others
         self.incoming.clear();
         self.reversed.clear();
-        self.orphans.clear(); // their sockets are destroyed with all others
+        self.orphans.clear(); // as are the orphans'
         self.repeats.clear();
         self.set_gate(Gate::Mute);
         self.actions.push_back(ServiceAction::StandDown { is_deposed });

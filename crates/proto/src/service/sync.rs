@@ -1,4 +1,5 @@
-//! Decides which connections a replica follows. This depends on whether the replica's server has the primary's state.
+//! Decides which connections a replica follows. This depends on whether the replica's server has the primary's state: it may lack the state
+//! from before it was started (`state_sync`), and it may have diverged from the record of the primary's server (docs/recorded-order.md).
 
 use super::Service;
 use crate::Instant;
@@ -27,6 +28,12 @@ impl Service {
     /// for the outcome of this step. A connection that is opened earlier, or after a failure, is not protected. `missed` is the number of
     /// bytes of the segment that no replica gets. This number is ignored if the segment opens a connection.
     pub(super) fn admits(&mut self, change: TableChange, missed: u64) -> bool {
+        if let TableChange::Opened(connection) = change
+            && self.has_diverged
+        {
+            self.refuse_replica(connection, UnprotectedCause::Diverged);
+            return false;
+        }
         let Some(sync) = &mut self.sync else { return true };
         let TableChange::Opened(connection) = change else {
             sync.on_missed(missed);
@@ -36,15 +43,24 @@ impl Service {
             Admission::Followed => true,
             Admission::Waits => false,
             Admission::Refused => {
-                self.refuse_replica(connection);
+                self.refuse_replica(connection, UnprotectedCause::NotSynced);
                 false
             }
         }
     }
 
-    fn refuse_replica(&mut self, id: ConnectionId) {
-        self.table
-            .change(id, |connection| connection.unprotect(UnprotectedCause::NotSynced));
+    fn refuse_replica(&mut self, id: ConnectionId, cause: UnprotectedCause) {
+        self.table.change(id, |connection| connection.unprotect(cause));
+    }
+
+    /// The replica's server has left its record, or plays a new one. Its answers may be equal although its data are not, so comparing them
+    /// is not enough.
+    pub(super) fn on_divergence(&mut self, has_diverged: bool) {
+        let is_new = has_diverged && !self.has_diverged;
+        self.has_diverged = has_diverged;
+        if is_new {
+            self.table.distrust(&UnprotectedCause::Diverged);
+        }
     }
 
     /// The hook's run number `run` has ended ([`ServiceAction::RunSync`]). If it failed, `outcome` has the reason.
@@ -75,7 +91,7 @@ impl Service {
 
     fn decide_waiting(&mut self, Decided { followed, refused }: Decided) {
         for connection in refused {
-            self.refuse_replica(connection);
+            self.refuse_replica(connection, UnprotectedCause::NotSynced);
         }
         for connection in followed {
             if let Some(client) = self.table.followed(connection).map(Connection::client) {
@@ -216,6 +232,26 @@ mod tests {
             protection(&node, 1),
             Protection::Unprotected(UnprotectedCause::NotSynced)
         );
+    }
+
+    #[test]
+    fn a_server_that_has_left_its_record_protects_nothing_until_it_plays_a_new_one() {
+        let mut node = wire();
+        carry_out(&mut node, |_| Some(Ok(())));
+        open(&mut node, 1);
+        node.handle(at(3), 0, ServiceInput::ReplicaDiverged(true));
+        open(&mut node, 2);
+        let wanted = carry_out(&mut node, |_| None);
+        assert_eq!(replicas_of(&wanted), [client(1)], "only the one from before");
+        for port in [1, 2] {
+            let diverged = Protection::Unprotected(UnprotectedCause::Diverged);
+            assert_eq!(protection(&node, port), diverged, "port {port}");
+        }
+        node.handle(at(4), 0, ServiceInput::ReplicaDiverged(false));
+        open(&mut node, 3);
+        assert_eq!(protection(&node, 3), Protection::Protected);
+        let diverged = Protection::Unprotected(UnprotectedCause::Diverged);
+        assert_eq!(protection(&node, 1), diverged);
     }
 
     #[test]

@@ -488,6 +488,31 @@ fn a_late_acknowledgement_takes_no_window_back() {
     assert_eq!((woken.ack, woken.window), (Seq(28), 9000 - 11));
 }
 
+/// The client has acknowledged more since a socket was made for it elsewhere. The socket must learn it, also if the client has all output.
+#[test]
+fn what_wakes_a_client_begins_before_its_latest_acknowledgement() {
+    let mut table = table();
+    let id = open(&mut table, 1);
+    say_with(&mut table, 1, Direction::Out, Flags::ACK, b"0123456789");
+    let made_from = table.get(id).expect("open").endpoint();
+    let woken = |acknowledged| {
+        let woken = wake_from((&made_from, b"0123456789"), Seq(acknowledged), 0, NOW);
+        let segments = woken.into_iter().map(|packet| {
+            let segment = Segment::parse(&packet, Checksum::Trusted).expect("a packet");
+            (
+                segment.seq.0,
+                String::from_utf8_lossy(segment.payload).into_owned(),
+            )
+        });
+        segments.collect::<Vec<_>>()
+    };
+    let ack = (1011, String::new());
+    assert_eq!(woken(1001), [ack.clone(), (1001, "0123456789".to_owned())]);
+    assert_eq!(woken(1005), [ack.clone(), (1004, "3456789".to_owned())]);
+    assert_eq!(woken(1011), [ack.clone(), (1010, "9".to_owned())]);
+    assert_eq!(woken(1012), [ack], "the client has the FIN, too");
+}
+
 /// The server's acknowledgement `ack` with its `window`, to the client of port 1.
 fn acknowledge(table: &mut Table, ack: u32, window: u16) {
     let segment = Segment {

@@ -1,8 +1,8 @@
 //! The packets that wake a client.
 
-use crate::Instant;
 use crate::connection::{Connection, Endpoint};
 use crate::packet::{Flags, Segment, TcpOptions, Timestamps};
+use crate::{Instant, Seq};
 
 /// Initial window, in segments (RFC 6928).
 const FIRST: usize = 10;
@@ -22,11 +22,12 @@ pub fn wake(connection: &Connection, offered: u32, now: Instant) -> Vec<Vec<u8>>
     let endpoint = connection.endpoint();
     let output = connection.unacknowledged_output(&endpoint).flatten();
     let output: Vec<u8> = output.copied().take(output_max(&endpoint)).collect();
-    wake_from(&endpoint, &output, offered, now)
+    let acknowledged = endpoint.send_unacknowledged;
+    wake_from((&endpoint, &output), acknowledged, offered, now)
 }
 
 /// Maximum number of bytes of output in the packets that wake a client.
-pub fn output_max(endpoint: &Endpoint) -> usize {
+fn output_max(endpoint: &Endpoint) -> usize {
     FIRST * size_of_payload(endpoint)
 }
 
@@ -35,11 +36,24 @@ fn size_of_payload(endpoint: &Endpoint) -> usize {
     usize::from(endpoint.mss).saturating_sub(options).max(1)
 }
 
-/// As [`wake`], for a connection of which only this is known. `output`: what the client has not acknowledged, or its beginning.
-pub fn wake_from(endpoint: &Endpoint, output: &[u8], offered: u32, now: Instant) -> Vec<Vec<u8>> {
+/// As [`wake`], for a socket that was made from `endpoint` with this unacknowledged `output`. The client has acknowledged all output before
+/// `acknowledged` since.
+///
+/// The socket must learn such an acknowledgement: until then, it counts this output as under way, and may send nothing else. So the packets
+/// begin with the last byte that the client has acknowledged. Linux always answers a segment with old data at once, but it leaves window probes
+/// unanswered that come within half a second.
+pub fn wake_from(
+    (endpoint, output): (&Endpoint, &[u8]),
+    acknowledged: Seq,
+    offered: u32,
+    now: Instant,
+) -> Vec<Vec<u8>> {
     let acknowledgement = acknowledgement(endpoint, offered, now);
+    let more = u32::try_from(acknowledged.distance_from(endpoint.send_unacknowledged)).unwrap_or(0);
+    let known = more.saturating_sub(1);
+    let output = output.get(known as usize..).unwrap_or_default();
     let output = &output[..output.len().min(output_max(endpoint))];
-    let mut seq = endpoint.send_unacknowledged;
+    let mut seq = endpoint.send_unacknowledged + known;
     let segments = output.chunks(size_of_payload(endpoint)).map(|payload| {
         let segment = Segment {
             seq,

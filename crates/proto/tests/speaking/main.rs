@@ -9,6 +9,7 @@
 //! `STEADFAST_BOUNDS=more` explores more combinations, some of them with tens of millions of states.
 //! `STEADFAST_BOUNDS=large` also raises the bounds and takes much longer.
 
+mod annexes;
 mod bounds;
 mod output;
 mod ownership;
@@ -877,9 +878,11 @@ fn without_an_arbiter_a_false_alarm_makes_two_voices() {
     assert!(is_broken(pair, "one voice"));
 }
 
-/// Whether there is a state in which a property does not hold.
+/// Whether there is a state in which a property does not hold. Depth first: any such state will do.
 fn is_broken(pair: SpeakingModel, property: &'static str) -> bool {
-    shortest_path(pair, property).is_some()
+    let first = HasDiscoveries::AnyOf([property].into());
+    let checker = pair.checker().threads(2).finish_when(first).spawn_dfs().join();
+    checker.discovery(property).is_some()
 }
 
 /// The shortest path to a state in which a property does not hold, or nearly the shortest, because two threads search.

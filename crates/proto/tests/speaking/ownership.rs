@@ -13,7 +13,7 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 use crate::bounds::wanted;
 use steadfast_proto::Instant;
 use steadfast_proto::migration::{
-    IncomingMigrations, MigrationOffer, OFFERS_MAX, OfferAnswer, OutgoingMigrations,
+    IncomingMigrations, MigrationOffer, OFFERS_MAX, OfferAnswer, OfferedConnection, OutgoingMigrations,
 };
 
 /// Largest number of connections.
@@ -229,7 +229,8 @@ impl MigratingNode {
         let wanted = client(connection);
         let is_followed = self.parts[connection] == LEARNT;
         let moves = |client| is_followed && client == wanted;
-        let check = |client, _| moves(client).then_some(()).ok_or_else(String::new);
+        let check =
+            |of: OfferedConnection| moves(of.client).then_some(()).ok_or_else(|| String::new().into());
         let chosen = self.incoming.choose(check);
         if !chosen.is_empty() {
             let speaks = defect == Some(OwnershipDefect::EarlyVoice);

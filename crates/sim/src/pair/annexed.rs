@@ -139,8 +139,8 @@ impl Machine {
 }
 
 impl Station {
-    /// Tells the core what the annexes say, and carries out the calls of the peer's wire.
-    pub(super) fn serve_annexes(&mut self, now: Instant) {
+    /// Tells the core what the annexes say.
+    pub(super) fn hear_annexes(&mut self, now: Instant) {
         if self.machine.config.annexes == 0 {
             return;
         }
@@ -158,10 +158,19 @@ impl Station {
                 self.core.handle(now, 0, input);
             }
         }
+        self.machine.work_on_links(now);
+    }
+
+    /// Answers a call of the peer's wire. The agent's actions are carried out before each call. Returns whether there are more calls.
+    pub(super) fn answer_wire(&mut self, now: Instant) -> bool {
         while let Some(call) = self.machine.annexes.server.poll_call() {
             self.answer_call(now, call);
+            if !self.machine.is(Defect::AnswerAtOnce) {
+                break;
+            }
         }
         self.machine.work_on_links(now);
+        self.machine.annexes.server.has_calls()
     }
 
     fn hear_of_annex(&mut self, node: ServingNode, event: SimLinkEvent) -> Vec<ServiceInput> {
@@ -223,7 +232,7 @@ impl Station {
                 machine.annexes.hosted.host.obey(link, &greeting);
                 // A client's SYN ends a carried connection in the kernel only.
                 let there: BTreeSet<_> = machine.annexed().into_iter().map(|(client, _)| client).collect();
-                let carries = self.core.service(0).guests();
+                let carries = self.core.service(0).offered_guests();
                 Some(LinkWord::Welcome {
                     has: machine.started_of(&greeting),
                     carries: carries.filter(|(client, _)| there.contains(client)).collect(),

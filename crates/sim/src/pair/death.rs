@@ -11,6 +11,7 @@ use proto::service::ServiceInput;
 use super::application::Served;
 use super::defect::Defect;
 use super::machine::Machine;
+use super::relay::SimRelay;
 use super::station::Station;
 use crate::host::EndpointId;
 use crate::tcp::{self, EndpointState};
@@ -49,7 +50,7 @@ impl Station {
         self.machine.judge.borrow_mut().on_state_lost(number);
         self.machine.host.unlisten(self.machine.vip.port());
         let served = |(id, endpoint): (EndpointId, &tcp::TcpEndpoint)| {
-            self.machine.host.app::<Served>(id).map(|_| endpoint.remote())
+            self.machine.has_process(id).then(|| endpoint.remote())
         };
         let clients: Vec<_> = self.machine.host.endpoints().filter_map(served).collect();
         self.machine.drop_handshakes();
@@ -68,6 +69,11 @@ impl Station {
 }
 
 impl Machine {
+    /// Whether a process of the application has this socket's connection, directly or behind the relay.
+    fn has_process(&self, id: EndpointId) -> bool {
+        self.host.app::<Served>(id).is_some() || self.host.app::<SimRelay>(id).is_some()
+    }
+
     /// Kills the processes that have these clients' connections.
     fn kill_processes(&mut self, now: Instant, clients: &[SocketAddr]) {
         let vip = self.vip;
@@ -76,19 +82,24 @@ impl Machine {
             let id = self.host.find(vip, client).filter(|&id| {
                 let state = self.host.endpoint(id).map(tcp::TcpEndpoint::state);
                 let is_accepted = state.is_some_and(|state| state != EndpointState::SynReceived); // the listener owns half-open connections
-                is_accepted && self.host.app::<Served>(id).is_some()
+                is_accepted && self.has_process(id)
             });
             let Some((endpoint, _)) = id.and_then(|id| self.host.take(id)) else {
                 continue;
             };
             self.judge.borrow_mut().on_process_lost(number, client);
-            // Only a primary with a wire hides the death from the client, because its peer can adopt the connection. On any other node the
-            // connection just ends.
-            let has_wire = self.wire.gate().0 == Gate::Primary;
+            // A death is hidden from the client only if the connection has a wire: the peer can adopt the connection then. On any other node
+            // the connection just ends.
+            let has_wire = match self.wire.gate().0 {
+                Gate::Primary => true,
+                Gate::Wire => self.wire.is_via_peer(client),
+                Gate::Off | Gate::Mute | Gate::Takeover | Gate::Sole => false,
+            };
             if has_wire && !self.is(Defect::DeathSpeaks) {
                 self.dying.insert(client);
             }
             let nobody = Box::new(|_: Instant, _: &mut tcp::TcpEndpoint| None);
+            self.relayed.retain(|relayed| Some(*relayed) != id);
             let id = self.host.adopt(now, endpoint, nobody);
             self.host.with(now, id, tcp::TcpEndpoint::shutdown);
             self.deaths.extend(has_wire.then_some(client));
@@ -107,9 +118,19 @@ impl Machine {
         }
     }
 
+    /// Hides the ends of these connections no longer: no node can continue them. Returns the clients whose sockets are gone.
+    pub(super) fn show_ends_of(&mut self, clients: &[SocketAddr]) -> Vec<SocketAddr> {
+        for client in clients {
+            self.dying.remove(client);
+        }
+        let is_gone = |client: &&SocketAddr| self.host.find(self.vip, **client).is_none();
+        clients.iter().filter(is_gone).copied().collect()
+    }
+
     /// Removes the sockets of these clients' connections, which the other node has now. Sends nothing.
     pub(super) fn release_sockets(&mut self, clients: &[SocketAddr]) {
         for &client in clients {
+            self.dying.remove(&client);
             if let Some(id) = self.host.find(self.vip, client) {
                 self.host.take(id);
                 self.relayed.retain(|relayed| *relayed != id);

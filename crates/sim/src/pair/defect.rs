@@ -104,6 +104,8 @@ pub enum Defect {
     TrustStarts,
     /// A wire takes over what the primary was asked to start over a link that was lost, although the primary has started it.
     DenyStarts,
+    /// A primary answers all calls of its wire before it acts on the first one.
+    AnswerAtOnce,
 }
 
 impl Defect {
@@ -136,7 +138,7 @@ impl Defect {
     ];
 
     /// Defects of moves to annexes and back.
-    pub const ANNEX: [Self; 15] = [
+    pub const ANNEX: [Self; 16] = [
         Self::MoveUnreserved,
         Self::KeepDropped,
         Self::KeepUnknown,
@@ -152,6 +154,7 @@ impl Defect {
         Self::AdoptMoving,
         Self::TrustStarts,
         Self::DenyStarts,
+        Self::AnswerAtOnce,
     ];
 
     /// All other defects of a node.

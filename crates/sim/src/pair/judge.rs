@@ -34,6 +34,7 @@ const RETURNS_FOR: Duration = Duration::from_secs(1);
 /// | no leap | the survivor sends a segment whose number is beyond the known output |
 /// | exact copy | a server's state changes while copied, or the copy has input of a connection that a replica follows |
 /// | one owner | a segment of an annex's socket reaches the client after a later socket has spoken, or the other way round |
+/// | no lost start | a node drops what a socket says first that the node has started after a move back |
 /// | nothing asked twice | a restored connection acknowledges less than was logged before its socket was ready |
 #[derive(Debug)]
 pub struct Judge {
@@ -555,6 +556,9 @@ impl Judge {
 
     /// The process that served a client on a node has died.
     pub(super) fn on_process_lost(&mut self, node: usize, client: SocketAddr) {
+        if let Some(flow) = self.flows.get_mut(&client) {
+            flow.logs[node] = false; // a node has no log for a connection that its own application has
+        }
         self.on_sockets_lost(node, &[client]);
         if let Some(flow) = self.flows.get_mut(&client) {
             flow.has_died = true;

@@ -275,6 +275,11 @@ impl Kernel for Machine {
         self.destroy_dying(clients);
     }
 
+    fn show_ends(&mut self, _: ServiceIndex, clients: &[SocketAddr]) {
+        let gone = self.show_ends_of(clients);
+        self.wire.release(&gone);
+    }
+
     fn take_address(&mut self, _: ServiceIndex) -> Result<(), String> {
         self.check_network()?;
         self.address = Address::Interface;
@@ -564,6 +569,7 @@ impl Kernel for Machine {
             client: endpoint.client,
             late: late.flatten().copied().collect(),
             is_quiet: connection.is_quiet(endpoint),
+            acknowledged: connection.endpoint().send_unacknowledged,
             begins_at: begins_at(connection),
             adoption: serde_json::to_string(&adoption).map_err(|error| error.to_string())?,
         };

@@ -509,9 +509,13 @@ impl Machine {
             Gate::Wire if is_raw && self.wire.is_update(&packet) => return Some(self.say_update(packet)),
             Gate::Wire if !self.wire.holds(segment.destination) => return None,
             Gate::Wire if self.wire.is_via_peer(segment.destination) => {
+                let packet = self.silence_death(packet)?;
                 return Some(Output::Transmit { port: PEER, packet });
             }
-            Gate::Primary | Gate::Sole if self.wire.is_elsewhere(segment.destination) => return None,
+            Gate::Primary | Gate::Sole if self.wire.is_elsewhere(segment.destination) => {
+                self.judge.borrow_mut().on_muted(self.config.number, &packet);
+                return None;
+            }
             Gate::Primary if self.address == Address::Loopback && !self.is(Defect::BypassWire) => {
                 let packet = self.silence_death(packet)?;
                 self.judge.borrow_mut().on_offered(&packet);

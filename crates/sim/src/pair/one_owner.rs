@@ -25,7 +25,22 @@ impl Judge {
         self.annexed.1 += 1;
         self.on_socket(node, client);
         if let Some(flow) = self.flows.get_mut(&client) {
-            flow.ownership.on_application(node);
+            flow.ownership.on_moved_back(node);
+        }
+    }
+
+    /// The guard of a node drops a segment of the node's own stack, because the segment's connection lives elsewhere.
+    pub(super) fn on_muted(&mut self, node: usize, packet: &[u8]) {
+        let Some(segment) = self.parse(packet).filter(|segment| !segment.flags.rst) else {
+            return;
+        };
+        let client = segment.destination;
+        let flow = self.flows.get(&client);
+        if flow.is_some_and(|flow| flow.ownership.is_unheard(node)) {
+            self.violation(
+                client,
+                "no lost start: its own node drops what a started socket says first",
+            );
         }
     }
 
@@ -136,6 +151,7 @@ impl Judge {
         let client = self.parse(packet).map(|segment| segment.destination);
         if let Some(flow) = client.and_then(|client| self.flows.get_mut(&client)) {
             flow.ownership.on_behind_wire(annex, packet);
+            flow.ownership.was_carried = true;
             self.carried.behind_wire += 1;
         }
     }

@@ -49,6 +49,8 @@ pub(super) struct Ownership {
     pub unprotected_at: Option<Instant>,
     /// Of each node of the pair: its last socket was made for a move back, and no application has it yet.
     unstarted: [bool; 2],
+    /// The node of the pair that has started the last socket after a move back, until the client hears a socket.
+    unheard: Option<usize>,
     /// Packets of annexes that a primary has sent to a new wire, which takes them for the primary's, and the annexes.
     behind_wire: BTreeMap<Vec<u8>, usize>,
 }
@@ -61,12 +63,24 @@ impl Ownership {
         }
         self.made += 1;
         self.sockets.insert(place, self.made);
+        self.unheard = None;
     }
 
     /// A node of the pair has made a socket for a move back, which speaks only when it is started.
     pub fn on_unstarted(&mut self, node: usize) {
         self.on_socket(SpeakingPlace::Pair);
         self.unstarted[node] = true;
+    }
+
+    /// A node of the pair has started its last socket, which was made for a move back.
+    pub const fn on_moved_back(&mut self, node: usize) {
+        self.on_application(node);
+        self.unheard = Some(node);
+    }
+
+    /// Whether the client has heard nothing since this node has started the last socket after a move back.
+    pub fn is_unheard(&self, node: usize) -> bool {
+        self.unheard == Some(node)
     }
 
     /// The socket of a node of the pair is an application's, or a relay's, from now on.
@@ -102,6 +116,7 @@ impl Ownership {
 
     /// A segment of this place's last socket reaches the client. Returns an earlier socket's number, and the one that has spoken before.
     pub(super) fn on_place(&mut self, place: SpeakingPlace, released: Most) -> Result<(), (u64, u64)> {
+        self.unheard = None;
         let number = self.sockets.get(&place).copied().unwrap_or(0);
         if number < self.spoke {
             return Err((number, self.spoke));

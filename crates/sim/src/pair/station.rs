@@ -222,7 +222,15 @@ impl Station {
                     self.core.handle_answer(now);
                 }
             }
-            TurnStep::Watch => self.watch(now),
+            TurnStep::Watch if self.machine.agent.answers_wire => {
+                self.machine.agent.answers_wire = self.answer_wire(now);
+                return self.machine.agent.answers_wire;
+            }
+            TurnStep::Watch => {
+                self.watch(now);
+                self.machine.agent.answers_wire = self.machine.annexes.server.has_calls();
+                return self.machine.agent.answers_wire;
+            }
             TurnStep::PassTime => {
                 if now >= self.core.poll_timeout() {
                     self.core.handle_timeout(now);
@@ -299,7 +307,7 @@ impl Station {
         for (run, outcome) in std::mem::take(&mut self.machine.hook.outcomes) {
             self.core.handle(now, 0, ServiceInput::Synced { run, outcome });
         }
-        self.serve_annexes(now);
+        self.hear_annexes(now);
     }
 
     /// Handles a message of the peer's agent. The log has been read before.

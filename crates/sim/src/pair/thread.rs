@@ -122,6 +122,8 @@ pub(super) struct AgentThread {
     pub seen_here: Option<Instant>,
     /// Time of the latest question that an outside host has answered. `None`: no answer since the agent last looked.
     pub reached_outside: Option<Instant>,
+    /// The agent is in the middle of the calls of the peer's wire.
+    pub answers_wire: bool,
 }
 
 impl AgentThread {
@@ -143,6 +145,7 @@ impl AgentThread {
             heard: (0, BTreeSet::new()),
             seen_here: None,
             reached_outside: None,
+            answers_wire: false,
         }
     }
 

@@ -68,6 +68,25 @@ fn a_new_wire_passes_and_protects_what_the_primary_has_carried() {
     assert!(sum.protected_again > 0, "{sum:?}");
 }
 
+/// The wire is back before the primary speaks alone: it restarts within 10 to 126 ms, and the primary needs about 110 ms. The primary asks the
+/// annex for its connections, and the new wire learns them.
+#[test]
+fn a_wire_that_is_back_at_once_passes_what_the_annex_has() {
+    let scenarios = (0..30).map(|seed| {
+        let policy = [RestartPolicy::Http, RestartPolicy::Snapshot][usize::try_from(seed % 2).unwrap()];
+        let wire = planned(
+            FaultKind::Crash,
+            FaultTarget::Other,
+            100 + seed * 7,
+            10 + seed * 4,
+            seed,
+        );
+        moved(seed, policy, [wire])
+    });
+    let sum = play_all(scenarios);
+    assert!(sum.handed_over > 0, "{sum:?}");
+}
+
 /// The kernels go on while there is no agent. The next one asks the annex about the connections.
 #[test]
 fn a_wires_new_agent_protects_the_connections_of_annexes_again() {

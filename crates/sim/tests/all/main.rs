@@ -4,6 +4,7 @@ mod annex;
 mod annex_again;
 mod census;
 mod close;
+mod deaths;
 mod halr;
 mod halr_flows;
 mod halr_rate;

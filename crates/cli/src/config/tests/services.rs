@@ -84,6 +84,19 @@ fn input_is_kept_for_services_whose_log_has_both_directions() {
 }
 
 #[test]
+fn an_order_is_recorded_for_services_whose_output_is_compared() {
+    let replica = SMALLEST.replace("\"http\"", "\"replica\"");
+    let recorded = "recorded_order = \"/run/order.sock\"\n";
+    assert!(parse(&format!("{replica}{recorded}")).is_ok());
+    for commit in ["pr", "immediate"] {
+        assert_one(
+            &wrong(&format!("{replica}commit = \"{commit}\"\n{recorded}")),
+            "16: service[0].recorded_order: needs commit = \"prs\"",
+        );
+    }
+}
+
+#[test]
 fn an_application_behind_a_stage_belongs_to_a_service_that_exports_its_state() {
     let snapshot = SMALLEST.replace("\"http\"", "\"snapshot\"");
     let config = parse(&format!("{snapshot}staged_application = \"127.0.0.1:8080\"\n")).unwrap();

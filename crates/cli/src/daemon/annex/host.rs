@@ -13,7 +13,7 @@ use proto::action::ServiceIndex;
 use proto::annex::ServingNode;
 use proto::connection::Endpoint;
 use proto::hosting::{AnnexHost, HostGreeting};
-use proto::takeover::{output_max, wake_from};
+use proto::takeover::wake_from;
 
 use super::super::relay::{Handover, HandoverContent, RelayedConnections};
 use super::super::sealed::begin;
@@ -159,7 +159,7 @@ fn is_meant(hello: &WireHello, own: ServingNode, at: SocketAddr) -> Result<(), S
 /// A socket that does not speak yet.
 struct HostedSocket {
     endpoint: Endpoint,
-    /// The beginning of the output that the client has not acknowledged.
+    /// The output that the client had not acknowledged when the socket was made.
     output: Vec<u8>,
     socket: RestoredSocket,
 }
@@ -207,7 +207,7 @@ impl HostedConnections {
                 now: then,
             } => (
                 endpoint.client,
-                self.restore(*endpoint, &output, (now, then), &mut place),
+                self.restore(*endpoint, output, (now, then), &mut place),
             ),
             AnnexRequest::Start(request) => (request.client, self.start(*request, place)),
             AnnexRequest::Drop(client) => {
@@ -227,7 +227,7 @@ impl HostedConnections {
     fn restore(
         &mut self,
         mut endpoint: Endpoint,
-        output: &[u8],
+        output: Vec<u8>,
         (now, then): (Instant, u64),
         place: &mut HostPlace<'_>,
     ) -> Result<AnnexReply, String> {
@@ -236,11 +236,10 @@ impl HostedConnections {
         if let Some(clock) = &mut endpoint.timestamps {
             clock.at = now - Duration::from_nanos(then.saturating_sub(clock.at.as_nanos()));
         }
-        let socket = RestoredSocket::new(place.pool, &endpoint, std::iter::once(output))
+        let socket = RestoredSocket::new(place.pool, &endpoint, std::iter::once(&output[..]))
             .and_then(|socket| socket.make_ready().map(|()| socket))
             .map_err(|error| error.to_string())?;
         let client = endpoint.client;
-        let output = output[..output.len().min(output_max(&endpoint))].to_vec();
         let hosted = HostedSocket {
             endpoint,
             output,
@@ -258,6 +257,7 @@ impl HostedConnections {
             client,
             late,
             is_quiet,
+            acknowledged,
             content,
         } = request;
         let HostPlace {
@@ -283,7 +283,7 @@ impl HostedConnections {
         if !is_quiet {
             // Now the socket offers all of its room. If the client has filled the old window, no other packet opens it.
             let offered = offered_window(&socket).unwrap_or(0);
-            for packet in wake_from(&endpoint, &output, offered, linux::clock::now()) {
+            for packet in wake_from((&endpoint, &output), acknowledged, offered, linux::clock::now()) {
                 if let Err(error) = raw.send(&packet) {
                     tracing::warn!(%error, %client, "the client is not woken; it goes on when its own timer ends");
                 }

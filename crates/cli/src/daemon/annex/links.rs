@@ -1,7 +1,7 @@
 //! The wire's side: a link to each node that may take connections of a service.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -206,7 +206,7 @@ impl LinkThread {
             at: to,
             vip: self.place.vip,
             mac: self.place.mac,
-            address: own_address(to)?,
+            address: linux::network::own_address(to)?,
             greeting: greeting.to_host_of(&guests),
         }))?;
         let AnnexReply::Welcome { mac, has, carries } = receive(&mut reader)? else {
@@ -260,16 +260,4 @@ impl LinkThread {
 fn receive(reader: &mut SealedReader) -> io::Result<AnnexReply> {
     let (_, bytes) = reader.receive()?;
     postcard::from_bytes(&bytes).map_err(io::Error::other)
-}
-
-/// This node's address towards `to`.
-fn own_address(to: SocketAddr) -> io::Result<IpAddr> {
-    let any: IpAddr = if to.is_ipv4() {
-        std::net::Ipv4Addr::UNSPECIFIED.into()
-    } else {
-        std::net::Ipv6Addr::UNSPECIFIED.into()
-    };
-    let socket = UdpSocket::bind((any, 0))?;
-    socket.connect(to)?;
-    Ok(socket.local_addr()?.ip())
 }

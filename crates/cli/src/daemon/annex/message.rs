@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use proto::Seq;
 use proto::annex::{AnnexId, ServingNode};
 use proto::census::{ClientTerms, Terms};
 use proto::connection::Endpoint;
@@ -16,7 +17,7 @@ use crate::daemon::relay::PlannedContent;
 pub type WakeAgent = Arc<dyn Fn() + Send + Sync>;
 
 /// Marks a link of this version.
-pub const MAGIC: [u8; 4] = *b"SFA5";
+pub const MAGIC: [u8; 4] = *b"SFA6";
 /// The only kind of frame.
 pub const MESSAGE: u8 = 1;
 
@@ -66,6 +67,8 @@ pub struct StartRequest {
     pub late: Vec<u8>,
     /// The socket need not send anything at once.
     pub is_quiet: bool,
+    /// The client's latest acknowledgement. It may have acknowledged more since the socket was made.
+    pub acknowledged: Seq,
     /// How the application's side goes on.
     pub content: PlannedContent,
 }

@@ -103,7 +103,7 @@ fn play(service: &OrderedService, stream: &UnixStream, child: u32) -> io::Result
         service.notify();
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| hear_counts(service, stream, leave));
+        scope.spawn(|| hear_counts(service, stream, false, leave));
         loop {
             let mut event = None;
             let mut has_ended = false;

@@ -2,13 +2,20 @@
 
 use std::os::unix::net::UnixStream;
 
+use proto::order::OnDivergence;
 use proto::order::frames::COUNTS;
 
 use super::frames::await_frame;
 use super::state::OrderedService;
 
-/// Takes the counts of a process that plays its stream back, until it ends. Then calls `at_end`.
-pub(super) fn hear_counts(service: &OrderedService, stream: &UnixStream, at_end: impl FnOnce()) {
+/// Takes the counts of a process that plays its stream back, until it ends. Then calls `at_end`. `is_server`: the process is the server, not
+/// a child of it.
+pub(super) fn hear_counts(
+    service: &OrderedService,
+    stream: &UnixStream,
+    is_server: bool,
+    at_end: impl FnOnce(),
+) {
     let mut last = (0, 0);
     while let Ok((kind, payload)) = await_frame(stream) {
         let number = |at: usize| {
@@ -21,7 +28,13 @@ pub(super) fn hear_counts(service: &OrderedService, stream: &UnixStream, at_end:
             let mut state = service.state();
             state.played += played.saturating_sub(last.0);
             state.divergences += divergences.saturating_sub(last.1);
+            let leaves = is_server && divergences > 0 && service.on_divergence == OnDivergence::Unprotect;
+            // Children go on with their streams, and each one's connection is judged by its output.
+            if leaves && !state.arrivals.streams().has_children() {
+                state.leave_record();
+            }
             drop(state);
+            service.notify();
             last = (played, divergences);
             if divergences > 0 {
                 let first = String::from_utf8_lossy(&payload[16..]);

@@ -134,7 +134,7 @@ fn serve_role(service: &OrderedService, process: i32, stream: &UnixStream) -> io
         let policy = u8::from(service.on_divergence == OnDivergence::TrustLog);
         send(stream, ROLE_PLAY, &[policy]).and_then(|()| {
             std::thread::scope(|scope| {
-                scope.spawn(|| hear_counts(service, stream, || {}));
+                scope.spawn(|| hear_counts(service, stream, true, || {}));
                 play(service, stream)
             })
         })
@@ -204,6 +204,9 @@ fn play(service: &OrderedService, stream: &UnixStream) -> io::Result<()> {
                 state.take_from_kernel();
             }
             bytes = state.arrivals.streams().take(SERVER_STREAM);
+            if state.has_diverged {
+                bytes.clear(); // the library does not read them any more
+            }
             !bytes.is_empty() || state.has_ended()
         });
         has_more = !bytes.is_empty() || !state.has_ended();

@@ -25,9 +25,10 @@ mod state;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
+use agent::Core;
 use anyhow::Context;
 use proto::action::ServiceIndex;
-use proto::node::Node;
+use proto::service::ServiceInput;
 
 use crate::config::{Config, SecretKey};
 use crate::control::{OrderActivity, RecordedOrderStatus};
@@ -45,6 +46,8 @@ struct ToldService {
     service: Arc<OrderedService>,
     counters: OrderCounters,
     standing: OrderStanding,
+    /// Whether the node was told that the replica's server has diverged from its record.
+    has_diverged: bool,
 }
 
 impl RecordedOrders {
@@ -90,6 +93,7 @@ impl RecordedOrders {
                 service,
                 counters,
                 standing,
+                has_diverged: false,
             }
         });
         Ok(Self {
@@ -97,11 +101,19 @@ impl RecordedOrders {
         })
     }
 
-    /// Tells the threads which roles the node has now.
-    pub fn tell(&mut self, node: &Node) {
+    /// Tells the threads which roles the node has now, and the node which replicas have diverged.
+    pub fn tell(&mut self, node: &mut Core) {
         for told in &mut self.services {
-            let role = node.service(told.service.index).role();
-            told.service.tell(role, &mut told.counters, &mut told.standing);
+            let index = told.service.index;
+            let role = node.service(index).role();
+            let answer = told.service.tell(role, &mut told.counters, &mut told.standing);
+            if let Some(has_diverged) = answer
+                && has_diverged != told.has_diverged
+            {
+                told.has_diverged = has_diverged;
+                let input = ServiceInput::ReplicaDiverged(has_diverged);
+                node.handle(linux::clock::now(), index, input);
+            }
         }
     }
 

@@ -104,6 +104,8 @@ pub(super) struct OrderState {
     pub reason: String,
     pub played: u64,
     pub divergences: u64,
+    /// The server has left its record because it diverged from it.
+    pub has_diverged: bool,
     times_alone: u64,
     /// Number of servers that were found to run without the library.
     pub without_library: u64,
@@ -140,6 +142,7 @@ impl OrderedService {
             reason: NO_SERVER.to_owned(),
             played: 0,
             divergences: 0,
+            has_diverged: false,
             times_alone: 0,
             without_library: 0,
             refused: 0,
@@ -179,10 +182,15 @@ impl OrderedService {
 
     /// Tells the service's threads this node's role, and brings the counters and the standing up to date. Called in each turn of the agent's
     /// loop, which must not wait here. If a thread is busy with the record, the next turn tells.
-    pub fn tell(&self, role: Role, counters: &mut OrderCounters, standing: &mut OrderStanding) {
-        let Ok(mut state) = self.state.try_lock() else {
-            return;
-        };
+    ///
+    /// Returns whether the replica's server has diverged from its record. `None`: a thread is busy.
+    pub fn tell(
+        &self,
+        role: Role,
+        counters: &mut OrderCounters,
+        standing: &mut OrderStanding,
+    ) -> Option<bool> {
+        let mut state = self.state.try_lock().ok()?;
         if state.role != role {
             (state.role, state.role_since) = (role, linux::clock::now());
             if role.may_speak() {
@@ -199,6 +207,7 @@ impl OrderedService {
                 since: linux::clock::now(),
             };
         }
+        Some(state.has_diverged && plays(role))
     }
 }
 
@@ -260,7 +269,7 @@ impl OrderState {
             kernel.begin();
         }
         self.arrivals = OrderArrivals::default();
-        (self.played, self.divergences) = (0, 0);
+        (self.played, self.divergences, self.has_diverged) = (0, 0, false);
         self.children.clear();
         (self.merger, self.receipts) = (StreamMerger::default(), StreamReceipts::default());
         if part == LibraryPart::Records {
@@ -283,6 +292,12 @@ impl OrderState {
         self.part = LibraryPart::Finished;
         self.reason = reason;
         self.send_parts(now);
+    }
+
+    /// The server goes on without its record, because it has diverged from it.
+    pub fn leave_record(&mut self) {
+        self.has_diverged = true;
+        self.ended = Some("the server has diverged from the record".to_owned());
     }
 
     /// The server of a library has ended.

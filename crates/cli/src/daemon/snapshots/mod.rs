@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use linux::application::SequenceNumbers;
+use linux::wire::HiddenEnds;
 use proto::follower::RestartPolicy;
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
@@ -57,11 +58,12 @@ pub struct SnapshotPlace<'a> {
     pub socket: &'a Path,
     /// The directory of the keepers' sockets.
     pub state_dir: &'a Path,
+    pub ends: HiddenEnds,
 }
 
 impl<'a> SnapshotPlace<'a> {
     /// The place of a node of a pair.
-    pub fn of(config: &'a Config) -> Self {
+    pub fn of(config: &'a Config, ends: HiddenEnds) -> Self {
         let services = (0..).zip(&config.services);
         let services = services.filter(|(_, service)| service.policy == RestartPolicy::Snapshot);
         let services = services.map(|(index, service)| SnapshotService {
@@ -73,6 +75,7 @@ impl<'a> SnapshotPlace<'a> {
             services: services.collect(),
             socket: &config.node.snapshot_socket,
             state_dir: &config.node.state_dir,
+            ends,
         }
     }
 }
@@ -95,6 +98,7 @@ pub fn serve(
         let numbers = numbers.lock().unwrap_or_else(PoisonError::into_inner);
         numbers.stream_starts(local, peer).map_err(io::Error::other)
     });
+    let ends = place.ends;
     let keepers_at = place.state_dir.to_owned();
     let server = Arc::new(SnapshotServer {
         services: place.services,
@@ -103,6 +107,10 @@ pub fn serve(
         receiving: Semaphore::new(RECEIVING_MAX),
         imported: waiting.import_counter(),
         moved: waiting.moved(),
+        set_hidden: Arc::new(move |service, client, is_hidden| match is_hidden {
+            true => ends.hide(service, client),
+            false => ends.show(service, client),
+        }),
         stream_starts,
         relayed_starts: Arc::new(move |peer, application| {
             keepers::begin(&keepers_at, peer, application).map_err(io::Error::other)

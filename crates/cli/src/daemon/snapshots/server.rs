@@ -2,12 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use linux::application::{ApplicationProgress, ProgressError, bound_unsent, cookie, progress};
+use linux::peer_process::PeerProcess;
 use proto::Seq;
 use proto::action::ServiceIndex;
 use proto::export::{ExportOutcome, ExportPlace, STATE_MAX};
@@ -39,6 +40,9 @@ pub(super) type StreamStarts =
 pub(super) type RelayedStarts =
     Arc<dyn Fn(SocketAddr, SocketAddr) -> io::Result<Option<(Seq, Seq)>> + Send + Sync>;
 
+/// Hides a client's connection to a service from its end (`true`), or does so no longer.
+pub(super) type SetHidden = Arc<dyn Fn(ServiceIndex, SocketAddr, bool) + Send + Sync>;
+
 /// How long an application may take to send a state. Its room is taken meanwhile.
 pub(super) const STATE_TIME: Duration = Duration::from_secs(10);
 
@@ -57,15 +61,60 @@ pub(super) struct SnapshotServer {
     pub receiving: Semaphore,
     pub imported: ImportCounter,
     pub moved: MovedConnections,
+    pub set_hidden: SetHidden,
     pub stream_starts: StreamStarts,
     pub relayed_starts: RelayedStarts,
+}
+
+/// Closes the descriptor of an application's connection. If the application has been killed meanwhile, this descriptor is the connection's
+/// last one, so this process ends the connection. The kernel's program sees no death then, and the client would hear the end.
+pub(super) struct LastClose {
+    pub service: ServiceIndex,
+    pub client: SocketAddr,
+    pub process: Arc<PeerProcess>,
+    pub set_hidden: SetHidden,
+    pub asker: Asker,
+}
+
+impl LastClose {
+    /// Closes `connection` while the end is hidden, and looks afterwards whether the application is ending. If it is not, it still had the
+    /// connection, or has closed it itself. Then the kernel repeats the hidden FIN.
+    pub fn close(self, connection: OwnedFd) {
+        self.hide(true);
+        drop(connection);
+        if self.tell() {
+            return;
+        }
+        self.hide(false);
+        // A process that began to end after the first look may have been noted by the kernel's program before the line above.
+        if self.process.is_ending() {
+            self.hide(true);
+            self.tell();
+        }
+    }
+
+    fn hide(&self, is_hidden: bool) {
+        (self.set_hidden)(self.service, self.client, is_hidden);
+    }
+
+    /// Tells the agent's loop of the death, if the application is ending.
+    fn tell(&self) -> bool {
+        let is_ending = self.process.is_ending();
+        if is_ending {
+            self.asker.died(self.service, self.client);
+        }
+        is_ending
+    }
 }
 
 impl SnapshotServer {
     /// Answers an application's requests until the application disconnects.
     pub async fn attend(&self, mut stream: UnixStream) -> io::Result<()> {
+        let process = PeerProcess::of(stream.as_fd())
+            .inspect_err(|error| tracing::debug!(%error, "the process of an application is not seen"));
+        let process = process.ok().map(Arc::new);
         while let Some(head) = request::read_head(&stream).await? {
-            let answer = self.answer(&mut stream, head).await?;
+            let answer = self.answer(&mut stream, head, process.as_ref()).await?;
             let is_understood = answer.status != Status::Malformed;
             request::write(&mut stream, answer).await?;
             if !is_understood {
@@ -84,14 +133,19 @@ impl SnapshotServer {
     }
 
     /// Carries out a request.
-    async fn answer(&self, stream: &mut UnixStream, head: RequestAndConnection) -> io::Result<Answer> {
+    async fn answer(
+        &self,
+        stream: &mut UnixStream,
+        head: RequestAndConnection,
+        process: Option<&Arc<PeerProcess>>,
+    ) -> io::Result<Answer> {
         let Some((operation, size, connection)) = head.parse() else {
             return Ok(Answer::of(Status::Malformed));
         };
         let size = usize::try_from(size).unwrap_or(usize::MAX);
         // The application does not use the connection during the call. So this can come before the state, which may take long: meanwhile this
         // process must not have the descriptor.
-        let progress = self.progress(connection).await;
+        let progress = self.progress(connection, process).await;
         match operation {
             Operation::Import => self.import(size, progress).await,
             Operation::Export { .. } if size > STATE_MAX => {
@@ -173,12 +227,32 @@ impl SnapshotServer {
     ///
     /// Closes the descriptor, so that the application's own close, or its death, still ends the connection. On another thread: the
     /// application may have set SO_LINGER, with which the close may wait.
-    async fn progress(&self, connection: OwnedFd) -> Result<ApplicationProgress, Status> {
+    async fn progress(
+        &self,
+        connection: OwnedFd,
+        process: Option<&Arc<PeerProcess>>,
+    ) -> Result<ApplicationProgress, Status> {
         let progress = progress(&connection).inspect(|_| {
             let _ = bound_unsent(&connection); // it fails only for a connection that has just ended
         });
         let has_moved = cookie(&connection).is_ok_and(|socket| self.moved.contains(socket));
-        drop(tokio::task::spawn_blocking(move || drop(connection)));
+        let closing = progress
+            .as_ref()
+            .ok()
+            .zip(process)
+            .and_then(|(progress, process)| {
+                Some(LastClose {
+                    service: self.find(progress.local)?.0.index,
+                    client: progress.peer,
+                    process: Arc::clone(process),
+                    set_hidden: Arc::clone(&self.set_hidden),
+                    asker: self.asker.clone(),
+                })
+            });
+        drop(tokio::task::spawn_blocking(move || match closing {
+            Some(closing) => closing.close(connection),
+            None => drop(connection),
+        }));
         match progress {
             Ok(progress) => Ok(progress),
             Err(_) if has_moved => Err(Status::Moved),

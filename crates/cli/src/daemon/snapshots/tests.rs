@@ -2,9 +2,11 @@ use std::io::{IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream as Application;
+use std::process::Command;
 use std::sync::mpsc::Receiver;
 
 use linux::application::UNSENT_MAX;
+use linux::peer_process::PeerProcess;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use proto::Seq;
 use proto::export::{ExportOutcome, ExportPlace, STATE_MAX};
@@ -21,6 +23,7 @@ struct ServerTestbed {
     application: TcpStream,
     client: TcpStream,
     moved: MovedConnections,
+    asker: Asker,
     _control: ControlServer,
 }
 
@@ -33,6 +36,7 @@ impl ServerTestbed {
     fn with_application(is_relayed: bool) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let (control, asker, calls) = ControlServer::open(directory.path(), || ()).expect("a control socket");
+        let own_asker = asker.clone();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
         let vip = listener.local_addr().expect("bound");
         let client = TcpStream::connect(vip).expect("connected");
@@ -51,6 +55,7 @@ impl ServerTestbed {
             receiving: Semaphore::new(RECEIVING_MAX),
             imported: ImportCounter::default(),
             moved: moved.clone(),
+            set_hidden: Arc::new(|_, _, _| ()),
             stream_starts: Box::new(|_, _| Ok(Some(STARTS))),
             relayed_starts: Arc::new(|_, _| Ok(None)), // no keeper has it
         });
@@ -67,6 +72,7 @@ impl ServerTestbed {
             application,
             client,
             moved,
+            asker: own_asker,
             _control: control,
         }
     }
@@ -271,4 +277,48 @@ fn the_server_lets_the_connection_go_before_the_state_has_come() {
     let patience = server::STATE_TIME / 2; // the server waits longer than this for the rest of the state
     testbed.client.set_read_timeout(Some(patience)).unwrap();
     assert_eq!(testbed.client.read(&mut [0]).unwrap(), 0, "nobody else has it");
+}
+
+/// A process that has been killed.
+fn dead_process() -> PeerProcess {
+    let mut process = Command::new("sleep").arg("1000").spawn().expect("started");
+    let found = PeerProcess::find(i32::try_from(process.id()).expect("small"));
+    process.kill().expect("killed");
+    process.wait().expect("reaped");
+    found.expect("it ran")
+}
+
+/// A descriptor may be the connection's last one, because its application was killed after it had sent the request.
+#[test]
+fn the_server_hides_the_end_of_a_dead_applications_connection() {
+    for is_dead in [false, true] {
+        let testbed = ServerTestbed::new();
+        let client = testbed.client.local_addr().expect("connected");
+        let (hide, hidden) = std::sync::mpsc::channel();
+        let own = i32::try_from(std::process::id()).expect("small");
+        let process = if is_dead {
+            dead_process()
+        } else {
+            PeerProcess::find(own).expect("it runs")
+        };
+        let closing = server::LastClose {
+            service: 3,
+            client,
+            process: Arc::new(process),
+            set_hidden: Arc::new(move |service, client, is_hidden| {
+                hide.send((service, client, is_hidden)).expect("the test listens");
+            }),
+            asker: testbed.asker.clone(),
+        };
+        closing.close(testbed.application.into());
+        let changes: Vec<_> = hidden.iter().collect();
+        if is_dead {
+            assert_eq!(changes, [(3, client, true)]);
+            assert!(matches!(testbed.calls.recv(), Ok(Call::Died(3, of)) if of == client));
+        } else {
+            assert_eq!(changes, [(3, client, true), (3, client, false)]);
+            let told = testbed.calls.try_recv();
+            assert!(told.is_err(), "the application has closed it itself");
+        }
+    }
 }

@@ -1,9 +1,11 @@
 //! Connections that move to an annex and back, as the wire's node sees them.
 
+mod starts;
+
 use std::net::SocketAddr;
 
 use crate::action::{Action, AnnexStep, Echo, Gate, Heartbeat, OperatorReport, ServiceAction, ServiceBeat};
-use crate::annex::{AnnexId, DOUBT_MAX, ServingNode};
+use crate::annex::{AnnexId, ServingNode};
 use crate::census::{ClientTerms, Terms};
 use crate::connection::UnprotectedCause;
 use crate::export::{ExportPlace, PartReceipt, SnapshotPart};
@@ -103,8 +105,14 @@ impl AnnexedWire {
 
     /// The primary's heartbeat.
     fn hear(&mut self, offers: &[MigrationOffer], leaves: bool) -> Vec<ServiceAction> {
-        self.heard += 1;
         self.node.handle_timeout(self.now);
+        let heartbeat = self.heartbeat(offers, leaves);
+        self.node.handle_heartbeat(self.now, heartbeat);
+        self.carry_out()
+    }
+
+    fn heartbeat(&mut self, offers: &[MigrationOffer], leaves: bool) -> Heartbeat {
+        self.heard += 1;
         let service = ServiceBeat {
             leaves,
             take_back: self.take_back,
@@ -114,7 +122,7 @@ impl AnnexedWire {
             }),
             ..beat(self.node.service(0).vip(), (Role::Primary, 2), true)
         };
-        let heartbeat = Heartbeat {
+        Heartbeat {
             node: "alpha".to_owned(),
             incarnation: 1,
             sequence: self.heard,
@@ -124,9 +132,7 @@ impl AnnexedWire {
                 sent: self.now.as_nanos(),
             }),
             services: vec![service],
-        };
-        self.node.handle_heartbeat(self.now, heartbeat);
-        self.carry_out()
+        }
     }
 
     /// Carries out the node's actions, and returns those for the service.
@@ -161,6 +167,7 @@ impl AnnexedWire {
             is_released,
             reverses: false,
             annex: Some(GAMMA),
+            is_bereft: false,
         }
     }
 
@@ -404,10 +411,28 @@ fn what_an_annex_has_dropped_does_not_stay_there() {
     wire.order_back();
     wire.restored(ServingNode::Primary);
     wire.refused(ServingNode::Primary);
-    let done = wire.dropped(ANNEX);
     let is_held = |action: &ServiceAction| matches!(action, ServiceAction::Hold { .. });
-    assert!(done.iter().any(is_held), "{done:?}");
+    let done = wire.dropped(ANNEX);
+    assert!(
+        !done.iter().any(is_held),
+        "the primary has not heard of it: {done:?}"
+    );
     assert_eq!(wire.guests(), []);
+    wire.take_back = wire.node.service(0).take_back();
+    assert!(wire.hear(&[], false).iter().any(is_held));
+}
+
+/// The annex was slow to answer an earlier request to drop a socket, and has the connection now.
+#[test]
+fn a_late_answer_takes_a_connection_back_with_a_number() {
+    let mut wire = AnnexedWire::new();
+    wire.move_there();
+    let before = wire.node.service(0).take_back();
+    let done = wire.dropped(ANNEX);
+    assert!(done.contains(&wire.drop_at(ANNEX)), "{done:?}");
+    let is_held = |action: &ServiceAction| matches!(action, ServiceAction::Hold { .. });
+    assert!(!done.iter().any(is_held), "{done:?}");
+    assert!(wire.node.service(0).take_back() > before);
 }
 
 /// An annex that is silent before it has dropped a connection may go on with it. So the connection does not move on: the wire takes it over when
@@ -590,72 +615,6 @@ fn what_an_annex_was_asked_to_drop_does_not_stay_there() {
     assert!(!done.contains(&wire.guide(ANNEX)), "{done:?}");
     let done = wire.dropped(ANNEX);
     assert!(wire.takes_over(&done), "{done:?}");
-}
-
-/// The wire has asked the primary to start a connection, and the link is lost. Nothing of the connection passes until the primary says whether
-/// it has started it.
-#[test]
-fn a_start_whose_link_is_lost_is_asked_for() {
-    let link = |is_up| ServiceInput::AnnexIsUp {
-        node: ServingNode::Primary,
-        is_up,
-    };
-    for lives in [true, false] {
-        let mut wire = AnnexedWire::new();
-        wire.move_back();
-        let clients = vec![wire.client];
-        assert_eq!(
-            wire.node.service(0).unconfirmed(),
-            clients,
-            "the greeting names it"
-        );
-        let done = wire.put(link(false));
-        assert!(
-            done.contains(&ServiceAction::Reserve {
-                clients: clients.clone()
-            }),
-            "{done:?}"
-        );
-        assert!(!wire.takes_over(&done), "{done:?}");
-        let has = if lives { clients } else { Vec::new() };
-        let inputs: Vec<_> = wire.node.service(0).on_link(ServingNode::Primary, has).collect();
-        let done: Vec<_> = inputs.into_iter().flat_map(|input| wire.put(input)).collect();
-        assert_eq!(wire.takes_over(&done), !lives, "{done:?}");
-        assert_eq!(
-            done.contains(&wire.guide(ServingNode::Primary)),
-            lives,
-            "{done:?}"
-        );
-    }
-    let mut wire = AnnexedWire::new();
-    wire.move_back();
-    wire.speaks();
-    let done = wire.put(link(false));
-    assert!(
-        !done
-            .iter()
-            .any(|action| matches!(action, ServiceAction::Reserve { .. }))
-    );
-}
-
-/// The primary lives, but there is no link to it.
-#[test]
-fn a_start_does_not_stay_in_doubt() {
-    let mut wire = AnnexedWire::new();
-    wire.move_back();
-    wire.put(ServiceInput::AnnexIsUp {
-        node: ServingNode::Primary,
-        is_up: false,
-    });
-    let mut done = Vec::new();
-    let end = wire.now + DOUBT_MAX;
-    while wire.now < end {
-        assert_eq!(done, []);
-        wire.now += std::time::Duration::from_millis(20);
-        done = wire.hear(&[], false);
-        done.retain(|action| matches!(action, ServiceAction::Elsewhere(_)));
-    }
-    assert_eq!(done, [wire.guide(ServingNode::Primary)]);
 }
 
 /// A new agent of the primary knows nothing of its predecessor's offers.

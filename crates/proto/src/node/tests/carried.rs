@@ -20,8 +20,8 @@ impl Two {
         std::mem::take(&mut self.steps[index])
     }
 
-    /// The wire has an annex, and has said that the annex has a connection. Then the wire fails.
-    fn without_wire(knows_the_annex: bool) -> Self {
+    /// The wire has an annex, and has said that the annex has a connection.
+    fn with_guest(knows_the_annex: bool) -> Self {
         let mut two = Self::new(Arbiter::FailStop);
         two.pass(SHORT);
         if knows_the_annex {
@@ -37,6 +37,12 @@ impl Two {
             None,
             "the wire passes the packets"
         );
+        two
+    }
+
+    /// The same, and then the wire fails.
+    fn without_wire(knows_the_annex: bool) -> Self {
+        let mut two = Self::with_guest(knows_the_annex);
         two.kill(1).pass(LONG);
         two
     }
@@ -90,6 +96,42 @@ fn a_primary_that_has_heard_no_number_asks_nobody() {
     let two = Two::without_wire(false);
     assert_eq!(two.roles()[0].0, Role::Sole);
     assert_eq!(two.nodes[0].service(0).asks_with(), None);
+}
+
+/// The list of the new wire does not name what the last one had.
+#[test]
+fn a_primary_with_a_new_wire_asks_the_annexes_too() {
+    let mut two = Two::with_guest(true);
+    let number = two.nodes[0].service(0).take_back();
+    two.kill(1).start(1).pass(LONG);
+    let was_alone = |two: &Two| {
+        two.nodes[0]
+            .service(0)
+            .roles()
+            .any(|since| since.role == Role::Sole)
+    };
+    assert!(!was_alone(&two));
+    assert_eq!(two.roles().map(|(role, _)| role), [Role::Primary, Role::Backup]);
+    let (places, is_all) = (Vec::new(), true);
+    assert_eq!(two.put(0, ServiceInput::LiveAt { places, is_all }), []);
+    assert!(number.is_some() && two.nodes[0].service(0).asks_with() == number);
+    let offered: Vec<_> = two.nodes[0].service(0).offered_guests().collect();
+    assert_eq!(offered, [(client(), GAMMA)]);
+    assert_eq!(two.put(0, claimed(vec![client()])), [guide(ANNEX)]);
+}
+
+/// An annex answers while the primary misses its wire again.
+#[test]
+fn a_primary_that_claims_believes_its_annexes() {
+    let mut two = Two::without_wire(true);
+    two.put(0, claimed(vec![client()]));
+    two.start(1).pass(LONG);
+    two.kill(1);
+    while two.roles()[0].0 == Role::Primary {
+        two.pass(Duration::from_millis(1));
+    }
+    assert_eq!(two.roles()[0].0, Role::Claiming);
+    assert_eq!(two.put(0, claimed(vec![client()])), [guide(ANNEX)]);
 }
 
 /// The wire waits until the primary has heard of a take-back.

@@ -9,7 +9,7 @@ use crate::Seq;
 use crate::action::{Echo, Gate, Heartbeat, OperatorReport, ServiceAction, ServiceBeat, ServiceIndex};
 use crate::connection::Connection;
 use crate::follower::RestartPolicy;
-use crate::migration::{MigrationBeat, MigrationOffer};
+use crate::migration::{MigrationBeat, MigrationOffer, OfferAnswer, OfferState};
 use crate::node::fixture::{BEAT, at, beat, config, next_action};
 use crate::orphans::Orphans;
 use crate::packet::{Checksum, Flags, Segment, TcpOptions};
@@ -311,6 +311,7 @@ fn what_is_released_moves_here_and_what_is_withdrawn_is_given_back() {
         is_released,
         reverses: false,
         annex: None,
+        is_bereft: false,
     };
     let beat = |offers| {
         let answers = Vec::new();
@@ -357,6 +358,53 @@ fn what_is_released_moves_here_and_what_is_withdrawn_is_given_back() {
         let answers = |action: &ServiceAction| matches!(action, ServiceAction::Transmit(_));
         assert_eq!(said.iter().any(answers), is_answered, "{port}: {said:?}");
     }
+}
+
+/// Only the primary has the log of a reversed connection. If its process dies on the backup, the primary must take the connection, or it ends.
+#[test]
+fn a_reversed_connection_whose_process_dies_is_offered_and_ends_if_it_is_refused() {
+    let mut node = wire(1);
+    open(&mut node, 0, 1..=2, b"");
+    let clients = clients(1..=2);
+    let mut now = at(10);
+    node.handle_timeout(now);
+    let offers = |is_released| {
+        let offer = |(number, &client)| MigrationOffer {
+            number,
+            client,
+            is_released,
+            reverses: number == 0,
+            annex: None,
+            is_bereft: false,
+        };
+        (0..).zip(&clients).map(offer).collect()
+    };
+    let say =
+        |offers, answers| |beat: &mut ServiceBeat| beat.migration = Some(MigrationBeat { offers, answers });
+    tell(&mut node, now, 1, now, say(offers(false), Vec::new()));
+    carry_out(&mut node, &mut now, Duration::ZERO);
+    tell(&mut node, now, 2, now, say(offers(true), Vec::new()));
+    carry_out(&mut node, &mut now, Duration::ZERO);
+    tell(&mut node, now, 3, now, say(Vec::new(), Vec::new()));
+    node.handle(now, 0, ServiceInput::Orphans(clients.clone()));
+    let offered = node.service(0).migration_beat().offers;
+    let [offer] = offered[..] else {
+        panic!("{offered:?}: the primary has the log of one of them only")
+    };
+    assert_eq!((offer.client, offer.is_bereft), (clients[0], true));
+    let refused = OfferAnswer {
+        number: offer.number,
+        state: OfferState::Refused("its log has a gap".to_owned()),
+    };
+    tell(&mut node, now, 4, now, say(Vec::new(), vec![refused]));
+    let done = carry_out(&mut node, &mut now, Duration::ZERO);
+    let ended = Action::Service(
+        0,
+        ServiceAction::ShowEnds {
+            clients: vec![clients[0]],
+        },
+    );
+    assert!(done.iter().any(|(action, _)| *action == ended), "{done:?}");
 }
 
 /// The wire must not adopt orphans after its lease has ended, not even under `fail-stop`: the primary may have gone on alone since then.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use proto::Instant;
 use proto::connection::Endpoint as Known;
 use proto::hosting::{AnnexHost, HostGreeting};
-use proto::takeover::{output_max, wake_from};
+use proto::takeover::wake_from;
 
 use super::link::StartWord;
 use crate::host::{EndpointId, Host};
@@ -20,7 +20,7 @@ use crate::tcp::{Restore, RestoreWindow, TcpConfig, TcpEndpoint, WindowScale};
 #[derive(Debug)]
 struct WaitingSocket {
     endpoint: Known,
-    /// The beginning of the output that the client has not acknowledged.
+    /// The output that the client had not acknowledged when the socket was made.
     output: Vec<u8>,
     socket: EndpointId,
 }
@@ -80,7 +80,6 @@ impl HostedSockets {
         let restore = restore_of(&endpoint, output.clone(), now);
         let made = TcpEndpoint::restore(tcp.clone(), &restore, now).map_err(|error| error.to_string())?;
         let socket = stack.adopt(now, made, Box::new(|_: Instant, _: &mut TcpEndpoint| None));
-        let output = output[..output.len().min(output_max(&endpoint))].to_vec();
         let waiting = WaitingSocket {
             endpoint,
             output,
@@ -119,7 +118,7 @@ impl HostedSockets {
             let has = stack.endpoint(socket).map(TcpEndpoint::receive_next);
             endpoint.receive_next = has.unwrap_or(endpoint.receive_next);
             let offered = stack.endpoint(socket).map_or(0, TcpEndpoint::offered_window);
-            packets = wake_from(&endpoint, &output, offered, now);
+            packets = wake_from((&endpoint, &output), word.acknowledged, offered, now);
         }
         let (mut made, _) = stack.take(socket).ok_or("its socket has gone")?;
         if !word.is_quiet {

@@ -95,6 +95,8 @@ pub(in crate::pair) struct StartWord {
     /// The input that was logged since the socket was made.
     pub late: Vec<u8>,
     pub is_quiet: bool,
+    /// The client's latest acknowledgement.
+    pub acknowledged: Seq,
     /// The sequence numbers in the client's streams at which the application begins, for its exports.
     pub begins_at: Option<(Seq, Seq)>,
     /// A `RelayAdoption`, as JSON.
