@@ -68,6 +68,7 @@ pub struct SnapshotPart {
     /// Where this part begins in the state.
     pub at: usize,
     /// The part itself.
+    #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
 }
 

@@ -1,9 +1,12 @@
 //! Links: TCP connections between a proxy and a server, or between two servers, with messages that may be sealed.
 //!
 //! ```text
-//!  record   length u16 │ sealed: more u8, part of a message        a message is one record or several; `more` is 0 in its last one
+//!  record   length u16 │ sealed: place u8, part of a message       a message is one record or several
 //!  set-up   caller ── psk, e ──▶ server,  server ── e, ee, challenge ──▶ caller         without a key, only the challenge
 //! ```
+//!
+//! Pings and pongs go between the records of a long message. Behind a state of 16 MiB, they would come too late for the owner's lease on a
+//! slow path.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +25,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 /// Noise pattern and cryptographic primitives.
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// Prologue of the handshake. The handshake fails if the ends' prologues differ.
-const PROLOGUE: &[u8] = b"steadfast connect 2";
+const PROLOGUE: &[u8] = b"steadfast connect 3";
 /// Bytes of a message in one record.
 const PART: usize = 60_000;
 /// Bytes of a record's authentication tag.
@@ -31,6 +34,11 @@ const TAG: usize = 16;
 const MESSAGE_MAX: usize = 40 << 20;
 /// Time for connecting and for the handshake.
 const SET_UP_MAX: Duration = Duration::from_secs(2);
+
+/// Place of a record: the last one of its message, another one, or a whole message between the records of another message.
+const LAST: u8 = 0;
+const MORE: u8 = 1;
+const BETWEEN: u8 = 2;
 
 /// The key that seals links.
 pub type LinkKey = [u8; 32];
@@ -46,6 +54,16 @@ pub enum LinkFrame {
     Cooperation(CooperationFrame),
 }
 
+impl LinkFrame {
+    /// Whether the message keeps a lease alive, so it does not wait behind others.
+    pub const fn is_urgent(&self) -> bool {
+        matches!(
+            self,
+            Self::Client(ClientFrame::Pong(_)) | Self::Server(ServerFrame::Ping(_))
+        )
+    }
+}
+
 /// A link whose handshake is done.
 pub struct OpenLink {
     stream: TcpStream,
@@ -59,6 +77,8 @@ pub struct LinkReader {
     half: OwnedReadHalf,
     seal: Option<Rc<StatelessTransportState>>,
     count: u64,
+    /// The message whose records arrive.
+    message: Vec<u8>,
 }
 
 /// The sending half of a link.
@@ -148,13 +168,17 @@ impl OpenLink {
         matches!(self.stream.try_read(&mut byte), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// The two halves.
+    /// The two halves. The kernel takes no more bytes than it can send soon, because urgent messages would wait behind them.
     pub fn split(self) -> (LinkReader, LinkWriter) {
+        if let Err(error) = linux::application::bound_unsent(&self.stream) {
+            tracing::warn!(%error, "a link's buffer is not bounded");
+        }
         let (reading, writing) = self.stream.into_split();
         let reader = LinkReader {
             half: reading,
             seal: self.seal.clone(),
             count: 0,
+            message: Vec::new(),
         };
         let writer = LinkWriter {
             half: writing,
@@ -171,7 +195,6 @@ impl LinkReader {
     /// # Errors
     /// If the link has ended, or the peer breaks the protocol.
     pub async fn read(&mut self) -> anyhow::Result<LinkFrame> {
-        let mut message = Vec::new();
         loop {
             let record = read_record(&mut self.half).await?;
             let record = match &self.seal {
@@ -184,13 +207,16 @@ impl LinkReader {
                     opened
                 }
             };
-            let (more, part) = record.split_first().context("an empty record")?;
-            if message.len() + part.len() > MESSAGE_MAX {
+            let (place, part) = record.split_first().context("an empty record")?;
+            if *place == BETWEEN {
+                return decode(part);
+            }
+            if self.message.len() + part.len() > MESSAGE_MAX {
                 bail!("a message of more than {MESSAGE_MAX} bytes");
             }
-            message.extend_from_slice(part);
-            if *more == 0 {
-                return decode(&message);
+            self.message.extend_from_slice(part);
+            if *place == LAST {
+                return decode(&std::mem::take(&mut self.message));
             }
         }
     }
@@ -202,24 +228,42 @@ impl LinkWriter {
     /// # Errors
     /// If the link has ended.
     pub async fn write(&mut self, frame: &LinkFrame) -> anyhow::Result<()> {
+        self.write_with(frame, || None).await
+    }
+
+    /// Sends a message, and between its records the urgent ones that come meanwhile.
+    ///
+    /// # Errors
+    /// If the link has ended.
+    pub async fn write_with(
+        &mut self,
+        frame: &LinkFrame,
+        mut urgent: impl FnMut() -> Option<LinkFrame>,
+    ) -> anyhow::Result<()> {
         let message = postcard::to_stdvec(frame)?;
-        let mut wire = Vec::with_capacity(message.len() + 64);
         let mut parts = message.chunks(PART).peekable();
         while let Some(part) = parts.next() {
-            let mut record = Vec::with_capacity(part.len() + 1);
-            record.push(u8::from(parts.peek().is_some()));
-            record.extend_from_slice(part);
-            if let Some(seal) = &self.seal {
-                let mut sealed = vec![0; record.len() + TAG];
-                let length = seal.write_message(self.count, &record, &mut sealed)?;
-                self.count += 1;
-                sealed.truncate(length);
-                record = sealed;
+            let is_last = parts.peek().is_none();
+            self.write_record(if is_last { LAST } else { MORE }, part).await?;
+            while let Some(frame) = urgent() {
+                self.write_record(BETWEEN, &postcard::to_stdvec(&frame)?).await?;
             }
-            wire.extend(u16::try_from(record.len())?.to_be_bytes());
-            wire.extend(record);
         }
-        Ok(self.half.write_all(&wire).await?)
+        Ok(())
+    }
+
+    async fn write_record(&mut self, place: u8, part: &[u8]) -> anyhow::Result<()> {
+        let mut record = Vec::with_capacity(part.len() + 1);
+        record.push(place);
+        record.extend_from_slice(part);
+        if let Some(seal) = &self.seal {
+            let mut sealed = vec![0; record.len() + TAG];
+            let length = seal.write_message(self.count, &record, &mut sealed)?;
+            self.count += 1;
+            sealed.truncate(length);
+            record = sealed;
+        }
+        write_record(&mut self.half, &record).await
     }
 
     /// The link's socket, for its counters.
@@ -243,7 +287,10 @@ async fn read_record(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> anyhow
     Ok(record)
 }
 
-async fn write_record(stream: &mut TcpStream, record: &[u8]) -> anyhow::Result<()> {
+async fn write_record(
+    stream: &mut (impl tokio::io::AsyncWrite + Unpin),
+    record: &[u8],
+) -> anyhow::Result<()> {
     let mut wire = u16::try_from(record.len())?.to_be_bytes().to_vec();
     wire.extend_from_slice(record);
     Ok(stream.write_all(&wire).await?)
@@ -251,6 +298,8 @@ async fn write_record(stream: &mut TcpStream, record: &[u8]) -> anyhow::Result<(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use proto::Offset;
 
     use super::*;
@@ -292,6 +341,35 @@ mod tests {
                 assert!(reader.read().await.is_err());
             });
         }
+    }
+
+    #[test]
+    fn an_urgent_message_does_not_wait_behind_a_long_one() {
+        run(async {
+            let (caller, server) = pair([Some([1; 32]); 2]).await.unwrap();
+            let ((_, mut writer), (mut reader, _)) = (caller.split(), server.split());
+            let bytes = vec![5; 20 << 20];
+            let long = LinkFrame::Server(ServerFrame::Data {
+                at: Offset(9),
+                bytes,
+            });
+            let ping = LinkFrame::Server(ServerFrame::Ping(1));
+            assert!(ping.is_urgent() && !long.is_urgent());
+            let (asked, has_come) = (Cell::new(false), Cell::new(false));
+            let write = writer.write_with(&long, || {
+                (asked.get() && !has_come.replace(true)).then_some(LinkFrame::Server(ServerFrame::Ping(1)))
+            });
+            let read = async {
+                // The kernel's buffers are full. Nothing of the long message was read yet.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                asked.set(true);
+                [reader.read().await.unwrap(), reader.read().await.unwrap()]
+            };
+            let (written, [first, second]) = tokio::join!(write, read);
+            written.unwrap();
+            assert!(first == ping, "the ping comes first");
+            assert!(second == long, "the long message is whole");
+        });
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub struct LinkTable {
 
 struct TableLink {
     commands: UnboundedSender<LinkCommand>,
+    urgent: UnboundedSender<LinkFrame>,
     peer: Option<SocketAddr>,
     /// A descriptor of its socket, for TCP's counters.
     socket: Option<OwnedFd>,
@@ -43,9 +44,11 @@ impl LinkTable {
     pub fn add(&mut self, (reader, writer): (LinkReader, LinkWriter), is_watched: bool) -> SessionLinkReader {
         self.last += 1;
         let (commands, queue) = unbounded_channel();
+        let (urgent, urgent_queue) = unbounded_channel();
         let stream = writer.stream();
         let link = TableLink {
             commands,
+            urgent,
             peer: stream.peer_addr().ok(),
             socket: is_watched
                 .then(|| stream.as_fd().try_clone_to_owned().ok())
@@ -53,7 +56,7 @@ impl LinkTable {
         };
         self.links.insert(self.last, link);
         let closed = Rc::new(Notify::new());
-        tokio::task::spawn_local(write(writer, queue, Rc::clone(&closed)));
+        tokio::task::spawn_local(write(writer, queue, urgent_queue, Rc::clone(&closed)));
         SessionLinkReader {
             number: self.last,
             reader,
@@ -61,19 +64,23 @@ impl LinkTable {
         }
     }
 
-    /// Sends a message. Nothing happens if the link is lost.
+    /// Sends a message. Nothing happens if the link is lost. An urgent message does not wait until those before it are sent.
     pub fn send(&self, link: SessionLink, frame: LinkFrame) {
-        self.command(link, LinkCommand::Send(frame));
+        let Some(link) = self.links.get(&link) else {
+            return;
+        };
+        // Both fail if the link is lost.
+        if frame.is_urgent() {
+            let _ = link.urgent.send(frame);
+        } else {
+            let _ = link.commands.send(LinkCommand::Send(frame));
+        }
     }
 
     /// Closes the link after all messages were sent.
     pub fn close(&self, link: SessionLink) {
-        self.command(link, LinkCommand::Close);
-    }
-
-    fn command(&self, link: SessionLink, command: LinkCommand) {
         if let Some(link) = self.links.get(&link) {
-            let _ = link.commands.send(command); // fails if the link is lost
+            let _ = link.commands.send(LinkCommand::Close); // fails if the link is lost
         }
     }
 
@@ -104,9 +111,22 @@ impl SessionLinkReader {
     }
 }
 
-async fn write(mut writer: LinkWriter, mut commands: UnboundedReceiver<LinkCommand>, closed: Rc<Notify>) {
-    while let Some(LinkCommand::Send(frame)) = commands.recv().await {
-        if writer.write(&frame).await.is_err() {
+async fn write(
+    mut writer: LinkWriter,
+    mut commands: UnboundedReceiver<LinkCommand>,
+    mut urgent: UnboundedReceiver<LinkFrame>,
+    closed: Rc<Notify>,
+) {
+    loop {
+        let frame = tokio::select! {
+            biased;
+            Some(frame) = urgent.recv() => frame,
+            command = commands.recv() => match command {
+                Some(LinkCommand::Send(frame)) => frame,
+                Some(LinkCommand::Close) | None => break,
+            },
+        };
+        if writer.write_with(&frame, || urgent.try_recv().ok()).await.is_err() {
             break;
         }
     }

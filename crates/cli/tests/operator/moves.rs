@@ -4,12 +4,14 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::daemon::stop_process;
+use crate::lan::HostNamespace;
 use crate::sessions::{CLIENTS, PATIENCE, SessionTestbed, moved};
 
 const TRANSFERS: [&str; 3] = ["lazy", "eager", "client"];
@@ -38,6 +40,15 @@ fn assert_stream(got: &[u8], bytes: usize) {
     assert_eq!(got.len(), bytes);
     let expected = |at: usize| u8::try_from((at * 31 + 7) % 251).unwrap();
     assert!(got.iter().enumerate().all(|(at, byte)| *byte == expected(at)));
+}
+
+/// Limits what a host sends by an interface.
+#[track_caller]
+fn shape(host: &HostNamespace, interface: &str, limit: &str) {
+    let arguments = format!("qdisc add dev {interface} root tbf {limit}");
+    let mut tc = Command::new("tc");
+    tc.args(arguments.split(' '));
+    assert!(host.run(|| tc.status()).unwrap().success(), "{arguments}");
 }
 
 fn stop(testbed: &SessionTestbed, server: usize) {
@@ -175,12 +186,7 @@ fn an_upload_leaves_a_lossy_path() {
     };
     let more = "policy = \"retransmissions\"\nretransmissions = 5\nhold_ms = 200\nstrikes = 1";
     start_tally(&mut testbed, "answer", more);
-    let shape = "qdisc add dev port2 root tbf rate 20mbit burst 8kb limit 12kb"; // a short queue: bursts are dropped
-    let shaped = testbed.lan.stranger.run(|| {
-        let mut tc = std::process::Command::new("tc");
-        tc.args(shape.split(' ')).status().unwrap()
-    });
-    assert!(shaped.success());
+    shape(&testbed.lan.stranger, "port2", "rate 20mbit burst 8kb limit 12kb"); // a short queue: bursts are dropped
     let mut client = connect(&testbed);
     let sent = upload(0, 6_000_000);
     client.write_all(&sent).unwrap();
@@ -279,5 +285,35 @@ fn a_state_of_16_mb_moves_in_each_mode() {
         }
         client.read_to_end(&mut got).unwrap();
         assert_stream(&got, 1_024_000);
+    }
+}
+
+#[test]
+fn a_state_that_takes_longer_than_the_lease_moves_once() {
+    for transfer in ["client", "lazy"] {
+        let Some(mut testbed) = SessionTestbed::new("a_state_that_takes_longer_than_the_lease_moves_once")
+        else {
+            return;
+        };
+        let size = (8 << 20).to_string();
+        let more = format!("transfer = \"{transfer}\"");
+        testbed.start_all("stream_server.py", &["-k", "250", "-s", &size], &more);
+        let path = "rate 30mbit burst 32kb latency 50ms"; // 2.2 s for a state, and the lease lasts 1 s
+        for (server, port) in [(0, "port2"), (1, "port3")] {
+            shape(testbed.host(server), "eth0", path);
+            shape(&testbed.lan.stranger, port, path);
+        }
+        let mut client = connect(&testbed);
+        ask_stream(&mut client, 512_000, 4000);
+        let mut got = vec![0; 256_000];
+        client.read_exact(&mut got).unwrap();
+        let has_state = || testbed.half_status(0)["sessions"][0]["snapshot_bytes"].as_u64() > Some(0);
+        testbed.wait_until("the state", has_state);
+        migrate(&testbed, "b");
+        client.read_to_end(&mut got).unwrap();
+        assert_stream(&got, 512_000);
+        let (migrations, log) = (testbed.status()["migrations"].clone(), testbed.log("proxy.log"));
+        assert_eq!(migrations["moved"], 1, "{transfer}: {migrations}\n{log}");
+        assert_eq!(migrations["reasons"], serde_json::json!([]), "{transfer}\n{log}");
     }
 }

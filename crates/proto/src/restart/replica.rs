@@ -209,6 +209,7 @@ pub enum ReplicaResume {
     /// The replica has sent more than the primary: bytes that the client does not have.
     Ahead {
         /// Bytes to send to the client first.
+        #[serde(with = "serde_bytes")]
         to_send: Vec<u8>,
         /// The replica has ended its stream after them.
         ended: bool,
@@ -216,6 +217,7 @@ pub enum ReplicaResume {
     /// The primary has sent more than the replica: bytes that the client already has.
     Behind {
         /// Bytes that the replica must still send and that the client must not get again.
+        #[serde(with = "serde_bytes")]
         said: Vec<u8>,
         /// The output has ended after them.
         ended: bool,

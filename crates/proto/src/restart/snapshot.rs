@@ -31,6 +31,7 @@ pub struct Snapshot {
     /// End of the output that the application had written.
     pub output: Offset,
     /// The state itself. The protocol does not look into it.
+    #[serde(with = "crate::whole")]
     pub state: Arc<[u8]>,
 }
 

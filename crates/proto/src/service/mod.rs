@@ -295,6 +295,7 @@ pub struct ExportCall {
     /// How far the application has read and written.
     pub place: ExportPlace,
     /// The state.
+    #[serde(with = "crate::whole")]
     pub state: Arc<[u8]>,
 }
 

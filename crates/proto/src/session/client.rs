@@ -21,6 +21,8 @@ use crate::{Instant, Offset};
 const ROUND_PAUSE: Duration = Duration::from_millis(100);
 /// Lease before the server has told its own.
 const FIRST_LEASE: Duration = Duration::from_secs(10);
+/// Time for the offer of a server that fetches the state from the owner.
+const FETCH_MAX: Duration = Duration::from_secs(6);
 
 /// What the proxy has to carry out for a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -249,7 +251,7 @@ impl ClientSession {
     /// When [`handle_timeout`](Self::handle_timeout) must be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let target = self.target.as_ref().map(|target| match &target.offer {
-            None => target.since + self.attempt_time(),
+            None => self.offer_due(target),
             Some(_) => (target.heard + self.silence()).min(self.lease_end_after_silence(target)),
         });
         match self.phase {
@@ -274,9 +276,13 @@ impl ClientSession {
         self.lease + self.lease / 16
     }
 
-    /// Time for a server to make an offer.
-    fn attempt_time(&self) -> Duration {
-        self.lease.max(Duration::from_secs(1))
+    /// When the server must have made its offer. A server that fetches a large state may take longer, as long as it is heard.
+    fn offer_due(&self, target: &MoveTarget) -> Instant {
+        let attempt = self.lease.max(Duration::from_secs(1));
+        match target.fetches {
+            true => (target.heard + attempt).min(target.since + attempt.max(FETCH_MAX)),
+            false => target.since + attempt,
+        }
     }
 
     /// Time has passed.
@@ -288,7 +294,7 @@ impl ClientSession {
         }
         if let Some(target) = &self.target {
             let is_late = match &target.offer {
-                None => now >= target.since + self.attempt_time(),
+                None => now >= self.offer_due(target),
                 Some(_) => now >= target.heard + self.silence(),
             };
             if is_late {

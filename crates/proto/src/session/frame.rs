@@ -83,6 +83,7 @@ pub enum ClientFrame {
         /// Offset of the first byte.
         at: Offset,
         /// The bytes.
+        #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
     /// The input ends here.
@@ -133,6 +134,7 @@ pub struct SessionCommit {
     /// The output after the server's restart point that the proxy has, and that the application repeats.
     pub repetition: Repetition,
     /// The restart point's state, if the proxy keeps it.
+    #[serde(with = "crate::whole::optional")]
     pub state: Option<Arc<[u8]>>,
 }
 
@@ -188,6 +190,7 @@ pub enum ServerFrame {
         /// Offset of the first byte.
         at: Offset,
         /// The bytes.
+        #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
     /// The output ends here.
@@ -199,6 +202,7 @@ pub enum ServerFrame {
         /// The snapshot.
         mark: SnapshotMark,
         /// Its state, if the proxy is to keep it.
+        #[serde(with = "crate::whole::optional")]
         state: Option<Arc<[u8]>>,
     },
     /// Asks for a pong.
@@ -219,11 +223,15 @@ pub struct SessionBundle {
     /// The restart point.
     pub point: Snapshot,
     /// The input after the restart point.
+    #[serde(with = "serde_bytes")]
     pub input: Vec<u8>,
     /// End of the input, if the client program has ended it.
     pub input_end: Option<Offset>,
-    /// The output before the restart point that the proxy may not have, and where it begins.
-    pub output: (Offset, Vec<u8>),
+    /// Where the output before the restart point begins that the proxy may not have.
+    pub output_from: Offset,
+    /// This output.
+    #[serde(with = "serde_bytes")]
+    pub output: Vec<u8>,
     /// End of the output, if the application has ended it.
     pub output_end: Option<Offset>,
     /// The application has closed its connection in order. Then `output` has all of the output, and no application is started.

@@ -352,7 +352,7 @@ impl ServerSession {
         }
         self.epoch = bundle.epoch;
         let input = SessionLog::with(bundle.point.input, bundle.input);
-        let output = SessionLog::with(bundle.output.0, bundle.output.1);
+        let output = SessionLog::with(bundle.output_from, bundle.output);
         self.stock(bundle.point, input, output);
         (self.input_end, self.output_end) = (bundle.input_end, bundle.output_end);
         self.is_gone = bundle.is_done;
@@ -400,10 +400,8 @@ impl ServerSession {
             point: self.point.clone(),
             input: self.input.from(self.point.input, usize::MAX),
             input_end: self.input_end,
-            output: (
-                self.output.base(),
-                self.output.from(self.output.base(), usize::MAX),
-            ),
+            output_from: self.output.base(),
+            output: self.output.from(self.output.base(), usize::MAX),
             output_end: self.output_end,
             is_done: self.is_done(),
         })

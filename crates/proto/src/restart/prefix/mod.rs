@@ -84,6 +84,7 @@ pub struct PrefixPart {
     #[serde(deserialize_with = "in_reach")]
     pub until: u64,
     /// The part itself.
+    #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
     /// All output so far. `None`: the survivor's own application still repeats output.
     pub output: Option<EarlierOutput>,
