@@ -349,10 +349,7 @@ mod tests {
             let (caller, server) = pair([Some([1; 32]); 2]).await.unwrap();
             let ((_, mut writer), (mut reader, _)) = (caller.split(), server.split());
             let bytes = vec![5; 20 << 20];
-            let long = LinkFrame::Server(ServerFrame::Data {
-                at: Offset(9),
-                bytes,
-            });
+            let long = LinkFrame::Server(ServerFrame::Data { at: Offset(9), bytes });
             let ping = LinkFrame::Server(ServerFrame::Ping(1));
             assert!(ping.is_urgent() && !long.is_urgent());
             let (asked, has_come) = (Cell::new(false), Cell::new(false));

@@ -126,7 +126,11 @@ async fn write(
                 Some(LinkCommand::Close) | None => break,
             },
         };
-        if writer.write_with(&frame, || urgent.try_recv().ok()).await.is_err() {
+        if writer
+            .write_with(&frame, || urgent.try_recv().ok())
+            .await
+            .is_err()
+        {
             break;
         }
     }
