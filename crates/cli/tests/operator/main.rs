@@ -14,6 +14,7 @@ mod migrate;
 mod moves;
 mod opaque;
 mod peers;
+mod recorded;
 mod replica;
 mod requests;
 mod sessions;

@@ -17,6 +17,7 @@ use super::ft_tcp_samples::{
 };
 use super::options::BenchRunOptions;
 use super::outage::OutageTrace;
+use super::spread::LatencySpread;
 use super::target::{self, BenchTarget, Bound, median};
 use crate::figure::{JudgedMeasurements, rows_of_ft_tcp};
 use crate::run::{LabOutcome, conclude};
@@ -100,44 +101,6 @@ struct StallRow {
     stall_ms: f64,
     /// The longest such time of all rounds.
     stall_ms_max: f64,
-}
-
-/// A distribution, as the paper's Table 1 gives it.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct LatencySpread {
-    count: usize,
-    minimum: f64,
-    mean: f64,
-    median: f64,
-    maximum: f64,
-    standard_deviation: f64,
-}
-
-impl LatencySpread {
-    fn of(values: &[f64]) -> Self {
-        let count = values.len();
-        let mean = values.iter().sum::<f64>() / count as f64;
-        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-        Self {
-            count,
-            minimum: values.iter().copied().fold(f64::INFINITY, f64::min),
-            mean,
-            median: median(values.to_vec()),
-            maximum: values.iter().copied().fold(0.0, f64::max),
-            standard_deviation: (squares / (count as f64 - 1.0)).sqrt(),
-        }
-    }
-
-    /// The columns of the paper's table, and the median.
-    fn figures(&self) -> [(&'static str, f64); 5] {
-        [
-            ("minimum", self.minimum),
-            ("mean", self.mean),
-            ("median", self.median),
-            ("maximum", self.maximum),
-            ("deviation", self.standard_deviation),
-        ]
-    }
 }
 
 /// Runs the benchmark.
@@ -364,16 +327,6 @@ fn paced(samples: &PerVariant<FtTcpSamples>) -> Vec<PacedRow> {
 mod tests {
     use super::*;
     use crate::bench::load::ExchangeTimes;
-
-    #[test]
-    fn a_spread_is_that_of_its_values() {
-        let spread = LatencySpread::of(&[1.0, 2.0, 6.0]);
-        assert_eq!(
-            (spread.minimum, spread.mean, spread.median, spread.maximum),
-            (1.0, 3.0, 2.0, 6.0)
-        );
-        assert!((spread.standard_deviation - 7_f64.sqrt()).abs() < 1e-9);
-    }
 
     #[test]
     fn the_time_per_megabyte_does_not_contain_what_every_takeover_costs() {

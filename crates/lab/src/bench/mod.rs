@@ -1,6 +1,7 @@
 //! `steadfast-lab bench`: the cost of protection, as ratios within one run.
 
 mod calibration;
+mod commit;
 mod coral;
 pub mod coral_samples;
 mod edge;
@@ -14,6 +15,7 @@ pub mod outage;
 mod pair;
 mod scale;
 pub mod sim;
+mod spread;
 pub mod target;
 mod testbed;
 

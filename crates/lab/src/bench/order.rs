@@ -6,8 +6,10 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::calibration::Calibration;
+use super::commit;
 use super::load::LOAD;
 use super::options::BenchRunOptions;
+use super::spread::LatencySpread;
 use super::target::{self, BenchTarget, Bound, median};
 use super::testbed::{BenchTestbed, BenchVariant, Serving};
 use crate::node::PatternFiles;
@@ -111,6 +113,8 @@ struct OrderBenchReport {
     /// Median over the rounds of the ratio of both in the same round.
     ratio: f64,
     request_latency_us: RequestLatencies,
+    /// Commit latency of small requests: from a part of the record to its receipt, at the primary's interface. All rounds together.
+    commit_latency_us: LatencySpread,
     /// Median over the rounds of the latency with recorded order, divided by that of the clean variant in the same round.
     latency_ratio: f64,
     missed: Vec<String>,
@@ -127,16 +131,17 @@ pub fn run(options: &OrderBenchOptions) -> Result<LabOutcome> {
     let teardown = Teardown::start()?;
     let measured = measure(common.rounds, &daemon, &teardown);
     teardown.finish()?;
-    let report = OrderBenchReport::of(common.rounds, calibration, measured?);
+    let (samples, commits_us) = measured?;
+    let report = OrderBenchReport::of(common.rounds, calibration, samples, &commits_us);
     conclude(common.json, report.ok, &report, || report.print())
 }
 
-/// The samples of all variants, which take turns.
+/// The samples of all variants, which take turns, and the commit latencies with recorded order, in microseconds.
 fn measure(
     rounds: u32,
     daemon: &std::path::Path,
     teardown: &Teardown,
-) -> Result<PerOrderVariant<OrderSamples>> {
+) -> Result<(PerOrderVariant<OrderSamples>, Vec<f64>)> {
     let directory = in_memory(&format!("bench-{}", std::process::id()), teardown)?;
     let content = PatternFiles::generate(&directory, &[])?;
     let mut testbeds = Vec::new();
@@ -151,7 +156,7 @@ fn measure(
             &run, variant, serving, &content, daemon, teardown,
         )?);
     }
-    let mut samples = PerOrderVariant::<OrderSamples>::default();
+    let (mut samples, mut commits_us) = (PerOrderVariant::<OrderSamples>::default(), Vec::new());
     let progress = ProgressBar::new(u64::from(rounds));
     for testbed in &testbeds {
         requests(testbed)?; // the first connections are slower
@@ -166,6 +171,11 @@ fn measure(
             let latency_us = latency(&testbeds[index])?;
             samples[index].latency_us.push(latency_us);
         }
+        // Apart, because a capture takes CPU time.
+        let ordered = &testbeds[WITH];
+        commits_us.extend(commit::latencies(ordered, &directory, || {
+            latency(ordered).map(drop)
+        })?);
         progress.inc(1);
     }
     progress.finish_and_clear();
@@ -185,7 +195,8 @@ fn measure(
             "node {index} {activity}, and the order is not recorded"
         );
     }
-    Ok(samples)
+    ensure!(!commits_us.is_empty(), "no receipt was captured");
+    Ok((samples, commits_us))
 }
 
 /// Median latency of small requests, in microseconds.
@@ -218,7 +229,12 @@ fn parse(text: &str) -> Option<f64> {
 }
 
 impl OrderBenchReport {
-    fn of(rounds: u32, calibration: Calibration, samples: PerOrderVariant<OrderSamples>) -> Self {
+    fn of(
+        rounds: u32,
+        calibration: Calibration,
+        samples: PerOrderVariant<OrderSamples>,
+        commits_us: &[f64],
+    ) -> Self {
         let of_rounds = |samples: &[f64], others: &[f64]| {
             let pairs = samples.iter().zip(others);
             median(pairs.map(|(one, other)| one / other).collect())
@@ -241,6 +257,7 @@ impl OrderBenchReport {
                 without_recorded_order: without,
                 with_recorded_order: with,
             },
+            commit_latency_us: LatencySpread::of(commits_us),
             latency_ratio,
             missed: Vec::new(),
         };
@@ -284,6 +301,9 @@ impl OrderBenchReport {
         say!(
             "\nrequest latency, medians, µs: {clean:.0} clean, {without_recorded_order:.0} without recorded order, {with_recorded_order:.0} with it"
         );
+        let commits = self.commit_latency_us.figures();
+        let commits = commits.map(|(name, value)| format!("{name} {value:.1}"));
+        say!("commit latency, µs: {}", commits.join(", "));
     }
 }
 
@@ -302,7 +322,7 @@ mod tests {
             of([100.0, 200.0, 100.0], [150.0; 3]),
             of(requests_per_s, latency_us),
         ];
-        OrderBenchReport::of(3, Calibration::measure(), samples)
+        OrderBenchReport::of(3, Calibration::measure(), samples, &[20.0, 40.0])
     }
 
     #[test]
@@ -310,6 +330,7 @@ mod tests {
         let (fast, quick) = ([86.0, 300.0, 86.0], [290.0, 300.0, 290.0]);
         let good = report(fast, quick);
         assert!(good.ok && (good.latency_ratio - 2.9).abs() < 1e-9);
+        assert!((good.commit_latency_us.median - 30.0).abs() < 1e-9);
         let slow = report([84.0, 300.0, 84.0], quick);
         assert!(!slow.ok && slow.missed.len() == 1, "{:?}", slow.missed);
         let late = report(fast, [310.0, 300.0, 310.0]);
@@ -317,7 +338,7 @@ mod tests {
             panic!("{:?}", late.missed)
         };
         assert!(missed.starts_with("request latency / clean"), "{missed}");
-        assert!(!OrderBenchReport::of(0, Calibration::measure(), PerOrderVariant::default()).ok);
+        assert!(!OrderBenchReport::of(0, Calibration::measure(), PerOrderVariant::default(), &[]).ok);
     }
 
     #[test]

@@ -86,6 +86,37 @@ impl DatagramSeal {
     }
 }
 
+/// What a datagram says, for somebody who sees it pass without the link's secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PassedDatagram {
+    /// Bytes of the record up to this position.
+    Record {
+        /// The position after the last byte.
+        until: u64,
+    },
+    /// The backup has so many bytes of the record.
+    Receipt {
+        /// Number of bytes.
+        have: u64,
+    },
+}
+
+/// Reads a datagram without its tag, for measurements: nobody may rely on what it says. `None`: it is no datagram of a record. The datagram may be
+/// cut after its head.
+#[must_use]
+pub fn passed(datagram: &[u8]) -> Option<PassedDatagram> {
+    let word = |at: usize| Some(u64::from_le_bytes(*datagram.get(at..)?.first_chunk()?));
+    let (kind_and_len, number) = (word(0)?, word(16)?);
+    datagram.get(..HEAD)?;
+    match u32::try_from(kind_and_len & 0xffff_ffff).ok()? {
+        RECORD => Some(PassedDatagram::Record {
+            until: number.checked_add(kind_and_len >> 32)?,
+        }),
+        RECEIPT => Some(PassedDatagram::Receipt { have: number }),
+        _ => None,
+    }
+}
+
 /// SipHash-2-4 of whole words.
 fn siphash([low, high]: [u64; 2], words: impl Iterator<Item = u64>) -> u64 {
     let mut state = [

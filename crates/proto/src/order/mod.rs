@@ -20,7 +20,7 @@ mod streams;
 mod tests;
 mod transfer;
 
-pub use self::datagram::{DatagramSeal, RECEIPT_LEN};
+pub use self::datagram::{DatagramSeal, PassedDatagram, RECEIPT_LEN, passed};
 pub use self::encoding::{BadRecord, OrderDecoder, OrderEncoder};
 pub use self::event::{CLOCKS, COARSE_CLOCKS, OrderCall, OrderEvent, Outcome, RANDOM_MAX, Source};
 pub use self::playback::{OnDivergence, OrderCounts, OrderPlayback, OrderStep};

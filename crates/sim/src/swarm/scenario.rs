@@ -279,8 +279,8 @@ impl Scenario {
         }
     }
 
-    /// Changes runs with replicas that are not `opaque`. In half of these runs, the server's state is copied. In a twelfth of these runs,
-    /// the policy is `replay` instead: an application gets its input only at the takeover. In a sixth, the policy is `snapshot`. These draws
+    /// Changes runs with replicas that are not `opaque`. In half of these runs, the server's state is copied. In an eighth of these runs,
+    /// the policy is `replay` instead: an application gets its input only at the takeover. In an eighth, the policy is `snapshot`. These draws
     /// have a seed of their own, so that they do not change the run's other draws.
     fn draw_servers(&mut self) {
         let mut draw = Draw::new(self.seed ^ 0x5e4e_57a7_e5ee_d000);
@@ -294,11 +294,7 @@ impl Scenario {
                 failures: draw.pick(&[0, 0, 0, 1, 2]),
             });
         } else if draw.chance(0.5) {
-            self.policy = draw.pick(&[
-                RestartPolicy::Replay,
-                RestartPolicy::Snapshot,
-                RestartPolicy::Snapshot,
-            ]);
+            self.policy = draw.pick(&[RestartPolicy::Replay, RestartPolicy::Snapshot]);
         }
     }
 

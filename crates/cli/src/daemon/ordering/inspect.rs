@@ -38,7 +38,7 @@ impl ServerInspection {
             Some(process) if part == LibraryPart::Records && uses_io_uring(process) => {
                 let mut state = service.state();
                 if state.recorder.is_some() && state.ended.is_none() {
-                    state.stop_recording("the server uses io_uring".to_owned());
+                    state.stop_recording(now, "the server uses io_uring".to_owned());
                 }
             }
             Some(_) => self.listener = None,

@@ -51,6 +51,8 @@ pub(super) enum LibraryPart {
 
 /// How long a node must have a role before a server gets its role.
 const SETTLED: Duration = Duration::from_secs(1);
+/// How long a library may take to confirm that it records no more.
+const CONFIRM_MAX: Duration = Duration::from_secs(1);
 /// The reason while no server has asked for a role.
 const NO_SERVER: &str = "no server has asked for recorded order";
 
@@ -100,6 +102,8 @@ pub(super) struct OrderState {
     pub inbound: Option<TcpStream>,
     /// The record of this node's server has ended, or must end, for this reason.
     pub ended: Option<String>,
+    /// When the library was told to record no more.
+    stopped: Option<Instant>,
     /// Why the record is off, or what it waits for.
     pub reason: String,
     pub played: u64,
@@ -139,6 +143,7 @@ impl OrderedService {
             has_tried_datagrams: false,
             inbound: None,
             ended: None,
+            stopped: None,
             reason: NO_SERVER.to_owned(),
             played: 0,
             divergences: 0,
@@ -263,7 +268,8 @@ impl OrderState {
     /// A library gets its role. The record that its server records or plays back begins.
     pub fn begin(&mut self, server: i32, part: LibraryPart) {
         self.libraries += 1;
-        (self.server, self.part, self.ended) = (Some(server), part, None);
+        (self.server, self.part) = (Some(server), part);
+        (self.ended, self.stopped) = (None, None);
         self.close_inbound();
         if let Some(kernel) = &mut self.kernel {
             kernel.begin();
@@ -526,13 +532,23 @@ impl OrderState {
             self.tell_everyone(ALONE, &[]);
         }
         if self.recorder.is_some() && self.ended.is_none() && plays(self.role) {
-            self.stop_recording("this node has become the backup".to_owned());
+            self.stop_recording(now, "this node has become the backup".to_owned());
+        }
+        let is_late = self.stopped.is_some_and(|at| now.since(at) >= CONFIRM_MAX);
+        if self.recorder.is_some() && is_late {
+            let reason = self.ended.clone().unwrap_or_default();
+            tracing::warn!(
+                reason,
+                "the server's order is not recorded any more, and its library has not confirmed this"
+            );
+            self.end_record(now, reason);
         }
     }
 
-    /// Tells the library to record no more. The library confirms it.
-    pub fn stop_recording(&mut self, reason: String) {
-        self.ended = Some(reason);
+    /// Tells the library to record no more. The library confirms it at the server's next call. A server may never call it again, so the record
+    /// ends after [`CONFIRM_MAX`] in any case.
+    pub fn stop_recording(&mut self, now: Instant, reason: String) {
+        (self.ended, self.stopped) = (Some(reason), Some(now));
         self.tell_everyone(END, &[]);
     }
 }

@@ -228,8 +228,8 @@ pub fn servers(_: &FigureScenario, rows: &Rows, _: Marks) -> Vec<Panel> {
     shown(vec![panel("", x, "replies per second", series.collect())])
 }
 
-/// One run's points, with the failover as a band.
-fn around_a_failure(rows: &Rows, series: &str, y: &'static str, shape: Shape) -> Vec<Panel> {
+/// One run's points. Bands show the failover, and then the rest of the window of vulnerability.
+fn around_a_failure(rows: &Rows, series: &str, y: &'static str, shape: Shape) -> Panel {
     let of = rows.points.iter().filter(|row| row.series == series);
     let first = of.clone().map(|row| row.run).min();
     let of = of.filter(|row| Some(row.run) == first);
@@ -244,20 +244,45 @@ fn around_a_failure(rows: &Rows, series: &str, y: &'static str, shape: Shape) ->
         let band = MarkPosition::Band(0.0, (detection + takeover) / 1e3);
         Mark::new("detection and takeover", band)
     }));
-    shown(vec![panel])
+    let alone = failover.zip(of_run(rows, first, "vulnerable, ms"));
+    panel.marks.extend(alone.map(|((detection, takeover), until)| {
+        let band = MarkPosition::Band((detection + takeover) / 1e3, until / 1e3);
+        Mark::new("one node alone", band)
+    }));
+    panel
 }
 
-/// Throughput around a failure (CoRAL, Figure 2).
+/// The first value of a run.
+fn of_run(rows: &Rows, run: Option<u32>, what: &str) -> Option<f64> {
+    let mut of = rows.measurements.iter();
+    of.find(|row| Some(row.run) == run && row.what == what)
+        .map(|row| row.value)
+}
+
+/// Throughput around a failure, with that of one and of two plain servers as bounds (CoRAL, Figure 2).
 pub fn throughput_around_a_failure(_: &FigureScenario, rows: &Rows, _: Marks) -> Vec<Panel> {
-    around_a_failure(rows, "replies/s", "replies per second", Shape::Line)
+    let mut panel = around_a_failure(rows, "replies/s", "replies per second", Shape::Line);
+    for plain in &SERVERS[..2] {
+        let Some(bound) = middle(rows, "replies/s", plain) else {
+            continue;
+        };
+        panel.y.to = panel.y.to.max(above(bound));
+        panel.marks.push(Mark::new(*plain, MarkPosition::Y(bound)));
+    }
+    shown(vec![panel])
 }
 
 /// Latencies around a failure (CoRAL, Figure 3).
 pub fn latencies_around_a_failure(_: &FigureScenario, rows: &Rows, _: Marks) -> Vec<Panel> {
-    around_a_failure(rows, "latency, s", "latency (s)", Shape::Dots)
+    shown(vec![around_a_failure(
+        rows,
+        "latency, s",
+        "latency (s)",
+        Shape::Dots,
+    )])
 }
 
-/// Times of failover and integration, a dot for each power-off (CoRAL, Tables 1 and 2).
+/// Times of failover and integration, and the window of vulnerability, a dot for each power-off (CoRAL, Tables 1 and 2, and section 6).
 pub fn times(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     let of = |whats: &[&str], title: &str| {
         let points = whats.iter().enumerate().flat_map(|(at, what)| {
@@ -270,6 +295,7 @@ pub fn times(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     };
     let takeover = ["gate, ms", "first connection, ms", "last connection, ms"];
     let all = ["detection, ms", "integration, ms", "stall, ms"];
+    let window = ["vulnerable, ms", "node's return, ms"];
     let mut takeover = of(&takeover, "after the detection");
     takeover
         .marks
@@ -277,5 +303,9 @@ pub fn times(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     shown(vec![
         takeover,
         of(&all, "detection, integration, and the clients' stall"),
+        of(
+            &window,
+            "window of vulnerability, and its part after the node's cable is back",
+        ),
     ])
 }

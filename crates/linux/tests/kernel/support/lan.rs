@@ -129,15 +129,19 @@ impl LanHost {
         self.run(|| fs::write(&path, value).unwrap_or_else(|error| panic!("{path}: {error}")));
     }
 
-    /// Number of segments that sockets dropped because their buffers had no room, although their windows had room.
-    pub fn dropped_for_want_of_memory(&self) -> u64 {
+    /// How often sockets had no room for a segment, although their windows had room. A socket whose receive queue is empty takes the segment
+    /// nevertheless, so the kernel does not count it as dropped (`tcp_data_queue`), but its search for room has failed (`RcvPruned`).
+    pub fn wants_of_memory(&self) -> u64 {
         let text = self.run(|| fs::read_to_string("/proc/thread-self/net/netstat").expect("statistics"));
         let lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
         let lines: Vec<Vec<&str>> = lines.map(|line| line.split_whitespace().collect()).collect();
-        let at = lines[0].iter().position(|name| *name == "TCPRcvQDrop");
-        lines[1][at.expect("Linux 4.20 counts it")]
-            .parse()
-            .expect("a number")
+        let count = |counter: &str| -> u64 {
+            let at = lines[0].iter().position(|name| *name == counter);
+            lines[1][at.expect("Linux 4.20 counts it")]
+                .parse()
+                .expect("a number")
+        };
+        count("TCPRcvQDrop").max(count("RcvPruned"))
     }
 
     /// Runs the lines of `batch` with iproute2's `ip`.
