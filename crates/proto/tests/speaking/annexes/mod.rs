@@ -4,6 +4,8 @@
 //! alone, or a new wire comes before.
 //! The steps that services and kernels take at the machines' answers are modelled ([`wire`], [`nodes`]).
 //!
+//! With several failures, only the safety rules are checked: the connection may end without an owner.
+//!
 //! Checked: no two nodes speak for the connection, no socket speaks after another one has spoken that was made later or had it meanwhile,
 //! and some node speaks for it when all is quiet, but for the cases that docs/annex.md names.
 
@@ -19,6 +21,7 @@ use proto::annex::{AnnexId, ServingNode};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use steadfast_proto as proto;
 
+use super::bounds::wanted;
 use link::{LinkPhase, LinkSay, ModelLink};
 use nodes::{LeadsTo, ModelAnnex, ModelSocket, PrimaryNode, PrimaryRole};
 use wire::{WireEntry, WireNode, index_of, node_of};
@@ -113,6 +116,8 @@ struct AnnexedState {
     faults: u8,
     /// docs/annex.md says that nobody has the connection.
     may_be_lost: bool,
+    /// The primary's agent was started again while it carried. Its next wire learns only what the annexes have told the new agent.
+    is_asking_again: bool,
     /// The connection has been on an annex.
     has_moved: bool,
     /// A primary has carried it.
@@ -367,16 +372,21 @@ fn explore(model: AnnexModel) -> Vec<&'static str> {
         .collect()
 }
 
-/// The connection moves to an annex and back.
+/// The connection moves to an annex and back, or to another annex.
 #[test]
 fn a_connection_on_an_annex_has_one_owner() {
-    let model = AnnexModel {
-        annexes: 1,
-        orders: 2,
-        faults: 1,
+    let model = |annexes, orders, faults| AnnexModel {
+        annexes,
+        orders,
+        faults,
         defect: None,
     };
-    assert_eq!(explore(model), [""; 0]);
+    assert_eq!(explore(model(1, 2, 1)), [""; 0]);
+    if wanted().0 {
+        assert_eq!(explore(model(1, 1, 2)), [""; 0], "two failures");
+        let of_failures = ["a new wire passes what was carried"];
+        assert_eq!(explore(model(2, 2, 0)), of_failures, "from one annex to another");
+    }
 }
 
 #[test]

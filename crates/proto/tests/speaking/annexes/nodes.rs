@@ -197,6 +197,19 @@ impl PrimaryNode {
         self.carried.begin(NOW);
     }
 
+    /// The greetings that annexes have refused do not count any more: there is time for others.
+    pub fn ask_again(&mut self) {
+        for link in &mut self.links {
+            if link.phase == LinkPhase::Greeting
+                && link.to.is_empty()
+                && link.from.is_empty()
+                && !link.is_dead
+            {
+                link.phase = LinkPhase::Idle;
+            }
+        }
+    }
+
     /// Follows the greeting for annexes. Returns whether links that ask are over.
     pub fn follow(&mut self, epoch: u64) -> bool {
         let take_back = self.carried.asks_with();

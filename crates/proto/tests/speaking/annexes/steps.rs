@@ -57,9 +57,11 @@ impl AnnexedState {
         self.wire = None;
     }
 
-    /// The next agent finds the kernel's entry.
+    /// The next agent finds the kernel's entry. That of a new wire may not be there yet.
     fn wire_agent_dies(&mut self, model: &AnnexModel) {
-        self.may_be_lost |= self.is_between();
+        let place = self.host().map(|host| WireEntry::At(node_of(host + 1)));
+        let has_entry = |place| self.wire.as_ref().is_some_and(|wire| wire.entry == place);
+        self.may_be_lost |= self.is_between() || !place.is_none_or(has_entry);
         self.end_links(|name| matches!(name, LinkName::Wire(_)), model);
         self.agent += 1;
         self.primary.offer = PrimaryOffer::None;
@@ -80,7 +82,10 @@ impl AnnexedState {
             let obeys = annex.is_carried() && annex.epoch() == self.epoch;
             let is_known = self.primary.map == Some(annex_id(host));
             self.may_be_lost |= match (&self.wire, self.primary.role) {
-                (None, PrimaryRole::Alone) => !obeys || !is_known,
+                (None, PrimaryRole::Alone) => {
+                    self.is_asking_again = true;
+                    !obeys || !is_known
+                }
                 (None, _) => true,
                 // A new agent does not ask on for what the last one carried behind a wire.
                 (Some(_), _) => self.primary.carried.asks_with().is_some(),
@@ -115,7 +120,11 @@ impl AnnexedState {
         let is_told = self
             .host()
             .is_none_or(|host| self.primary.map == Some(annex_id(host)));
-        self.may_be_lost |= !is_told;
+        let is_unasked = self
+            .host()
+            .is_some_and(|host| !self.primary.carried.is_carried(annex_id(host)));
+        self.may_be_lost |= !is_told || self.is_asking_again && is_unasked;
+        self.is_asking_again = false;
         self.epoch += 1;
         self.agent += 1;
         self.primary.begin(PrimaryRole::Serving);
@@ -257,6 +266,7 @@ impl AnnexModel {
             GoAlone if state.wire.is_none() && state.primary.role == PrimaryRole::Claiming => {
                 state.epoch += 1;
                 state.primary.begin(PrimaryRole::Alone);
+                state.primary.ask_again();
             }
             Join if state.wire.is_none() => state.join(),
             ExpireClaims if state.have_answered(self.annexes) => {
@@ -323,6 +333,7 @@ impl Model for AnnexModel {
             orders: 0,
             faults: 0,
             may_be_lost: false,
+            is_asking_again: false,
             has_moved: false,
             was_carried: false,
             had_two_owners: false,
@@ -367,14 +378,20 @@ impl Model for AnnexModel {
         (state != *last).then_some(state)
     }
 
+    /// After several failures, a connection may have no owner, but never two.
     fn properties(&self) -> Vec<Property<Self>> {
-        vec![
+        let safe = [
             Property::always("no connection has two owners", |_, state: &AnnexedState| {
                 !state.had_two_owners
             }),
             Property::always("no old state speaks", |_, state: &AnnexedState| {
                 !state.had_old_state
             }),
+        ];
+        if self.faults > 1 && self.defect.is_none() {
+            return safe.into();
+        }
+        let alive = [
             Property::always(
                 "each connection has an owner",
                 |model: &Self, state: &AnnexedState| {
@@ -396,6 +413,7 @@ impl Model for AnnexModel {
                 let leads = state.host().and_then(|host| state.annexes[host].leads_to);
                 state.was_carried && leads == Some(LeadsTo::Wire) && state.speakers().len() == 1
             }),
-        ]
+        ];
+        safe.into_iter().chain(alive).collect()
     }
 }
