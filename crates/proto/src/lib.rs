@@ -51,7 +51,7 @@ pub mod table;
 pub mod takeover;
 pub mod time;
 pub mod tunnel;
-mod whole;
+pub mod whole;
 
 pub use seq::{Offset, Seq};
 pub use time::Instant;

@@ -211,6 +211,9 @@ impl LinkReader {
             if *place == BETWEEN {
                 return decode(part);
             }
+            if ![LAST, MORE].contains(place) {
+                bail!("a record with the unknown place {place}");
+            }
             if self.message.len() + part.len() > MESSAGE_MAX {
                 bail!("a message of more than {MESSAGE_MAX} bytes");
             }

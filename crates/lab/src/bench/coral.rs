@@ -43,6 +43,9 @@ struct CoralBenchReport {
     takeover_first_live_ms: f64,
     integration_ms: f64,
     integration_ms_max: f64,
+    /// The steps before and after the integration: from the node's first heartbeat to its beginning, and from its end to the first segment that
+    /// the node forwards.
+    integration_heard_ms: f64,
     integration_forwarding_ms: f64,
     vulnerable_ms: f64,
     return_ms: f64,
@@ -103,6 +106,7 @@ impl CoralBenchReport {
             takeover_first_live_ms: middle(|one| one.first_live_ms),
             integration_ms: middle(|one| one.integration_ms),
             integration_ms_max: most(|one| one.integration_ms),
+            integration_heard_ms: middle(|one| one.heard_ms),
             integration_forwarding_ms: middle(|one| one.forwarding_ms),
             vulnerable_ms: middle(|one| one.vulnerable_ms),
             return_ms: middle(|one| one.return_ms),
@@ -154,6 +158,12 @@ impl CoralBenchReport {
             say!("{name:<28}{one:>14.1}{two:>14.1}{pair:>14.1}");
         }
         say!(
+            "a node's return: {:.1} ms from its first heartbeat, {:.1} ms of integration, {:.1} ms to its first segment",
+            self.integration_heard_ms,
+            self.integration_ms,
+            self.integration_forwarding_ms
+        );
+        say!(
             "after the failure, {:.2} of the throughput before it; duplex again {:.0} ms after the failure, {:.0} ms after the node's return",
             self.after_ratio,
             self.vulnerable_ms,
@@ -174,6 +184,7 @@ mod tests {
             first_live_ms: 0.2,
             last_live_ms,
             integration_ms,
+            heard_ms: 30.0,
             forwarding_ms: 20.0,
             vulnerable_ms: 1500.0,
             return_ms: 500.0,

@@ -31,7 +31,9 @@ pub struct StagedSample {
     pub last_live_ms: f64,
     /// From the beginning of the other node's return, as its agent says, until it was the wire.
     pub integration_ms: f64,
-    /// From that node's first heartbeat to the first segment that it forwarded, as captured.
+    /// From that node's first captured heartbeat to the beginning of its return.
+    pub heard_ms: f64,
+    /// From the end of the integration until the router got the first segment from that node, as captured.
     pub forwarding_ms: f64,
     /// From the power-off until both nodes said duplex: the window of vulnerability. The lab decides when the node comes back.
     pub vulnerable_ms: f64,
@@ -112,7 +114,17 @@ pub fn staged_sample(seed: u64, daemon: &DaemonOption) -> Result<StagedSample> {
         first_live_ms: since_declared(takeover.first_live_ns, "no connection was live")?,
         last_live_ms: since_declared(takeover.last_live_ns, "no connection was live")?,
         integration_ms: ms(begun_at.as_nanos(), joined_at.as_nanos()),
-        forwarding_ms: integration.ms().context("the node never forwarded")?,
+        heard_ms: ms(
+            integration.ready_at.context("no heartbeat")?.as_nanos(),
+            begun_at.as_nanos(),
+        ),
+        forwarding_ms: ms(
+            joined_at.as_nanos(),
+            integration
+                .forwards_at
+                .context("the node never forwarded")?
+                .as_nanos(),
+        ),
         vulnerable_ms: ms(fault_ns, duplex_ns),
         return_ms: ms(integration.returned_at.as_nanos(), duplex_ns),
         stall_ms: client.stall_ms(FAULT),

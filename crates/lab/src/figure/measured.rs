@@ -144,7 +144,9 @@ pub fn rows_of_coral(number_and_seed: (u32, u64), measured: &CoralMeasured) -> R
     times("gate, ms", |one| one.gate_ms);
     times("first connection, ms", |one| one.first_live_ms);
     times("last connection, ms", |one| one.last_live_ms);
+    times("first heartbeat to integration, ms", |one| one.heard_ms);
     times("integration, ms", |one| one.integration_ms);
+    times("integration to first segment, ms", |one| one.forwarding_ms);
     times("vulnerable, ms", |one| one.vulnerable_ms);
     times("node's return, ms", |one| one.return_ms);
     times("stall, ms", |one| {

@@ -78,6 +78,7 @@ pub enum AdoptionPlan {
         /// The output that the application must repeat before that.
         earlier: Option<replay::EarlierOutput>,
         /// The state that the application imports first. `None`: the restart point is the connection's start.
+        #[serde(with = "proto::whole::optional")]
         state: Option<Arc<[u8]>>,
         /// The sequence numbers of the first byte that the application reads and of the first one that it writes.
         begins_at: (Seq, Seq),
@@ -133,7 +134,7 @@ pub(super) enum KeeperAnswer {
     /// has no such connection, or its application has not begun at a restart point.
     Begin(Option<(Seq, Seq)>),
     /// The state. `None`: the keeper has no such connection, or it began without a state.
-    State(Option<Arc<[u8]>>),
+    State(#[serde(with = "proto::whole::optional")] Option<Arc<[u8]>>),
     /// The kept input. `None`: the keeper has no such connection.
     Prefix(Option<PrefixAnswer>),
     Stopping,

@@ -296,6 +296,11 @@ pub fn times(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     let takeover = ["gate, ms", "first connection, ms", "last connection, ms"];
     let all = ["detection, ms", "integration, ms", "stall, ms"];
     let window = ["vulnerable, ms", "node's return, ms"];
+    let return_parts = [
+        "first heartbeat to integration, ms",
+        "integration, ms",
+        "integration to first segment, ms",
+    ];
     let mut takeover = of(&takeover, "after the detection");
     takeover
         .marks
@@ -303,6 +308,7 @@ pub fn times(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     shown(vec![
         takeover,
         of(&all, "detection, integration, and the clients' stall"),
+        of(&return_parts, "a node's return, in its order"),
         of(
             &window,
             "window of vulnerability, and its part after the node's cable is back",
