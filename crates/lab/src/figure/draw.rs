@@ -256,15 +256,21 @@ fn draw_bands(plot: &mut Plot, panel: &Panel) -> Result<()> {
 
 fn draw_marks(plot: &mut Plot, panel: &Panel) -> Result<()> {
     let ink = Colour::Ink.light().mix(0.8).stroke_width(FINE.unsigned_abs());
+    let (x, y) = (&panel.x, &panel.y);
+    // Labels of bands are one below the other. A narrow band has no room for its own.
+    let mut next = y.to;
     for mark in &panel.marks {
-        let (x, y) = (&panel.x, &panel.y);
         let (line, at, pos) = match mark.place {
             MarkPosition::Y(at) => (
                 vec![(x.from, at), (x.to, at)],
                 (x.to, at),
                 Pos::new(HPos::Right, VPos::Bottom),
             ),
-            MarkPosition::Band(from, _) => (Vec::new(), (from, y.to), Pos::new(HPos::Left, VPos::Top)),
+            MarkPosition::Band(from, _) => {
+                let at = next;
+                next -= (y.to - y.from) / 20.0;
+                (Vec::new(), (from, at), Pos::new(HPos::Left, VPos::Top))
+            }
         };
         if !line.is_empty() {
             let dashes = DashedLineSeries::new(line, 2 * FINE, 3 * FINE, ink);

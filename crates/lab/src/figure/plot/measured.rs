@@ -302,9 +302,12 @@ pub fn times(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
         "integration to first segment, ms",
     ];
     let mut takeover = of(&takeover, "after the detection");
-    takeover
-        .marks
-        .extend(marks.iter().map(|(label, place)| Mark::new(*label, *place)));
+    for (label, place) in marks {
+        if let MarkPosition::Y(at) = place {
+            takeover.y.to = takeover.y.to.max(above(*at));
+        }
+        takeover.marks.push(Mark::new(*label, *place));
+    }
     shown(vec![
         takeover,
         of(&all, "detection, integration, and the clients' stall"),
