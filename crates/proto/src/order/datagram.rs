@@ -89,14 +89,14 @@ impl DatagramSeal {
 /// What a datagram says, for somebody who sees it pass without the link's secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassedDatagram {
-    /// Bytes of the record up to this position.
+    /// Bytes of the record.
     Record {
-        /// The position after the last byte.
+        /// The position after the last one.
         until: u64,
     },
-    /// The backup has so many bytes of the record.
+    /// A receipt of the backup.
     Receipt {
-        /// Number of bytes.
+        /// Number of bytes of the record that the backup has.
         have: u64,
     },
 }

@@ -11,6 +11,7 @@
 
 mod annexes;
 mod bounds;
+mod exploration;
 mod output;
 mod ownership;
 mod paths;

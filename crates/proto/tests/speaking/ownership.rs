@@ -8,9 +8,10 @@
 
 use std::net::SocketAddr;
 
-use stateright::{Checker, HasDiscoveries, Model, Property};
+use stateright::{Model, Property};
 
 use crate::bounds::wanted;
+use crate::exploration::explore;
 use steadfast_proto::Instant;
 use steadfast_proto::migration::{
     IncomingMigrations, MigrationOffer, OFFERS_MAX, OfferAnswer, OfferedConnection, OutgoingMigrations,
@@ -530,27 +531,6 @@ impl Model for OwnershipModel {
             ),
         ]
     }
-}
-
-/// Explores the model, and returns the names of the broken rules and of the cases that did not occur.
-fn explore(model: OwnershipModel) -> Vec<&'static str> {
-    let checker = model.checker().finish_when(HasDiscoveries::AnyFailures);
-    let checker = checker.threads(2).spawn_bfs().join();
-    println!("{} states", checker.unique_state_count());
-    let found = checker.discoveries();
-    let is_wrong = |property: &Property<OwnershipModel>| {
-        let is_always = property.expectation == stateright::Expectation::Always;
-        found.contains_key(property.name) == is_always
-    };
-    let wrong = model.properties().into_iter().filter(is_wrong);
-    wrong
-        .map(|property| {
-            if let Some(path) = found.get(property.name) {
-                println!("{}: {:?}", property.name, path.clone().into_actions());
-            }
-            property.name
-        })
-        .collect()
 }
 
 /// Two connections, of which both can move, to the backup and back.

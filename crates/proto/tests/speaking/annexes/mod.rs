@@ -18,10 +18,10 @@ use std::net::SocketAddr;
 
 use proto::Instant;
 use proto::annex::{AnnexId, ServingNode};
-use stateright::{Checker, HasDiscoveries, Model, Property};
 use steadfast_proto as proto;
 
 use super::bounds::wanted;
+use super::exploration::explore;
 use link::{LinkPhase, LinkSay, ModelLink};
 use nodes::{LeadsTo, ModelAnnex, ModelSocket, PrimaryNode, PrimaryRole};
 use wire::{WireEntry, WireNode, index_of, node_of};
@@ -349,27 +349,6 @@ impl AnnexedState {
             }
         }
     }
-}
-
-/// Explores the model, and returns the names of the broken rules and of the cases that did not occur.
-fn explore(model: AnnexModel) -> Vec<&'static str> {
-    let checker = model.checker().finish_when(HasDiscoveries::AnyFailures);
-    let checker = checker.threads(2).spawn_bfs().join();
-    println!("{} states", checker.unique_state_count());
-    let found = checker.discoveries();
-    let is_wrong = |property: &Property<AnnexModel>| {
-        let is_always = property.expectation == stateright::Expectation::Always;
-        found.contains_key(property.name) == is_always
-    };
-    let wrong = model.properties().into_iter().filter(is_wrong);
-    wrong
-        .map(|property| {
-            if let Some(path) = found.get(property.name) {
-                println!("{}: {:?}", property.name, path.clone().into_actions());
-            }
-            property.name
-        })
-        .collect()
 }
 
 /// The connection moves to an annex and back, or to another annex.
