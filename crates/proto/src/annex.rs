@@ -187,6 +187,11 @@ impl Annexes {
         self.unheard.push((self.take_back, clients));
     }
 
+    /// Whether this client's connection was taken back from a silent annex, and the primary has not heard of it yet.
+    pub fn is_unheard(&self, client: &SocketAddr) -> bool {
+        self.unheard.iter().any(|(_, clients)| clients.contains(client))
+    }
+
     /// The primary has heard this number. `None`: it carries nothing. Returns the clients whose connections this wire may speak for.
     pub fn on_heard(&mut self, number: Option<u64>) -> Vec<SocketAddr> {
         let is_heard = |taken: &mut (u64, Vec<SocketAddr>)| number.is_none_or(|number| taken.0 <= number);

@@ -522,7 +522,7 @@ impl Service {
         }
     }
 
-    fn guide(&mut self, changes: impl IntoIterator<Item = PlaceChange>) {
+    pub(super) fn guide(&mut self, changes: impl IntoIterator<Item = PlaceChange>) {
         let guides = changes
             .into_iter()
             .map(|(client, node)| AnnexStep::Guide { client, node });

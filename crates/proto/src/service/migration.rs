@@ -158,6 +158,13 @@ impl Service {
         if !self.reverses() || clients.is_empty() {
             return;
         }
+        // What the wire says later of these connections' last place on an annex must not end this.
+        let home: Vec<_> = clients
+            .iter()
+            .map(|&client| (client, ServingNode::Primary))
+            .collect();
+        let changes = self.carried.note(&home, false);
+        self.guide(changes);
         let table = &self.table;
         let is_open = |client| table.find(client).is_some() || table.is_older(client);
         let ended = self.reversed.follow(&clients, is_open);
@@ -229,6 +236,9 @@ impl Service {
             let OfferedConnection { client, annex, .. } = offered;
             if self.annexes.place(&client) != ServingNode::Primary {
                 return Err("it is on an annex".to_owned().into()); // so the primary does not have what it offers
+            }
+            if self.annexes.is_unheard(&client) {
+                return Err("the other node takes it over from an annex".to_owned().into());
             }
             match annex {
                 Some(annex) => self.annex_obstacle(annex)?,

@@ -389,3 +389,10 @@ fn a_connection_that_has_moved_is_no_orphan() {
 fn a_socket_that_holds_a_segment_back_takes_what_was_sent_as_sent() {
     hold([scenario!("seed-202611290931387")]);
 }
+
+/// A wire took connections back from a silent annex while the primary still had an order to move them. So it took them from the primary, too,
+/// and the primary followed them. When the annex was there again, the wire's list of its connections made the primary forget them.
+#[test]
+fn what_is_taken_back_from_an_annex_does_not_come_from_the_primary() {
+    hold([scenario!("seed-20261201100031")]);
+}

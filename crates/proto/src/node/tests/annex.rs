@@ -365,6 +365,38 @@ fn what_an_annex_has_cannot_be_offered_by_the_primary() {
     }
 }
 
+/// The annex dies while the primary still has such an order. The wire takes the connection over, so it cannot take it from the primary.
+#[test]
+fn what_is_taken_back_from_an_annex_cannot_be_offered_by_the_primary() {
+    let mut wire = AnnexedWire::new();
+    wire.move_there();
+    let late = MigrationOffer {
+        number: 8,
+        annex: None,
+        ..wire.offer(false)
+    };
+    wire.hear(std::slice::from_ref(&late), false);
+    wire.put(ServiceInput::AnnexIsUp {
+        node: ANNEX,
+        is_up: false,
+    });
+    let done = wire.hear(std::slice::from_ref(&late), false);
+    assert!(
+        !done.iter().any(|action| matches!(
+            action,
+            ServiceAction::Reserve { .. } | ServiceAction::Restore { .. }
+        )),
+        "{done:?}"
+    );
+    let taken = "the other node takes it over from an annex".to_owned();
+    assert_eq!(wire.answer(), Some(OfferState::Waiting(taken)));
+    wire.take_back = wire.node.service(0).take_back();
+    let done = wire.hear(&[late], false);
+    assert!(wire.takes_over(&done), "{done:?}");
+    let is_prepared = |state| matches!(state, OfferState::Prepared | OfferState::Taken);
+    assert!(!wire.answer().is_some_and(is_prepared));
+}
+
 /// The annex dies when the primary has been told that it may let go. If the primary has done so, nobody else has the connection.
 #[test]
 fn what_is_released_to_a_dead_annex_is_taken_over() {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::annex::{AnnexId, ServingNode};
 use crate::carried::CLAIM_MAX;
+use crate::migration::{OfferAnswer, OfferState};
 
 const GAMMA: AnnexId = AnnexId(3);
 const ANNEX: ServingNode = ServingNode::Annex(GAMMA);
@@ -152,4 +153,38 @@ fn the_primary_hears_of_a_take_back() {
     let heard = two.nodes[0].service(0).take_back();
     assert!(heard.is_some() && heard != before);
     assert_eq!(heard, two.nodes[1].service(0).take_back());
+}
+
+/// The wire's next list does not name the connection as an annex's. Without this, the primary would stop following it.
+#[test]
+fn a_connection_that_moves_to_the_wire_is_on_no_annex() {
+    let mut two = Two::with_guest(true);
+    let (clients, until) = (vec![client()], two.now + LONG);
+    let annex = None;
+    two.put(
+        0,
+        ServiceInput::Migrate {
+            clients,
+            annex,
+            until,
+        },
+    );
+    let offers = two.nodes[0].service(0).migration_beat().offers;
+    two.now += BEAT;
+    let now = two.now;
+    two.nodes[1].handle_timeout(now);
+    let mut heartbeat = two.heartbeat(1);
+    let answers = offers.iter().map(|offer| OfferAnswer {
+        number: offer.number,
+        state: OfferState::Prepared,
+    });
+    let migration = heartbeat.services[0].migration.get_or_insert_default();
+    migration.answers = answers.collect();
+    two.nodes[0].handle_heartbeat(now, heartbeat);
+    two.carry_out(0);
+    let offers = two.nodes[0].service(0).migration_beat().offers;
+    assert!(offers.iter().all(|offer| offer.is_released && offer.reverses));
+    assert_eq!(std::mem::take(&mut two.steps[0]), [guide(ServingNode::Primary)]);
+    let (places, is_all) = (Vec::new(), true);
+    assert_eq!(two.put(0, ServiceInput::LiveAt { places, is_all }), []);
 }
