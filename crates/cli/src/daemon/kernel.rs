@@ -32,7 +32,6 @@ use super::annex::message::AnnexRequest;
 use super::census::Listing;
 use super::claim::Claims;
 use super::held::HeldClients;
-use super::hook;
 use super::ordering::RecordedOrders;
 use super::outside::OutsideProbes;
 use super::peer::PeerLinks;
@@ -42,6 +41,7 @@ use super::relay::{Handover, HandoverContent, LiveSocket, LoggedContent, Relayed
 use super::replicas::{ReplicaKey, Replicas};
 use super::servers::Servers;
 use super::snapshots::WaitingExports;
+use super::standing_down::StandingDown;
 use super::state_sync::StateSyncs;
 use crate::arbiter::{ArbiterClient, ArbiterQuestion};
 use crate::config::Config;
@@ -68,6 +68,7 @@ pub struct LinuxKernel {
     pub(super) claims: Claims,
     outside: OutsideProbes,
     servers: Servers,
+    standing_down: StandingDown,
     state_syncs: StateSyncs,
     pub(super) arbiter: ArbiterClient,
     pub(super) filters: FilterWatch,
@@ -147,6 +148,7 @@ impl LinuxKernel {
             claims: Claims::new(config)?,
             outside: OutsideProbes::new(config),
             servers,
+            standing_down: StandingDown::default(),
             state_syncs,
             arbiter,
             filters,
@@ -188,9 +190,12 @@ impl LinuxKernel {
         &self.wire
     }
 
-    /// Whether the keepers have taken or refused every connection that was handed over, no held connection is being decided, and no
-    /// question to the arbiter is open.
+    /// Whether the keepers have taken or refused every connection that was handed over, no held connection is being decided, no connections
+    /// are being ended, and no question to the arbiter is open.
     pub fn is_settled(&self) -> bool {
+        if !self.standing_down.is_settled() {
+            return false;
+        }
         let is_held = |service: &ServiceResources| service.held.is_deciding();
         self.relay.is_settled() && !self.services.iter().any(is_held) && !self.arbiter().is_asked()
     }
@@ -372,6 +377,7 @@ impl LinuxKernel {
     pub fn tear_down(mut self) -> anyhow::Result<()> {
         for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
             self.wire.set_gate(index, Gate::Mute);
+            self.standing_down.wait(index); // without the wire, these connections would send something
         }
         self.relay.stop();
         let turn = SetUpTurn::take(); // without it, the wire must go all the same
@@ -400,10 +406,14 @@ impl Kernel for LinuxKernel {
     }
 
     fn assume(&mut self, service: ServiceIndex, gate: Gate, peer_mac: [u8; 6]) -> Result<(), String> {
+        self.standing_down.wait(service);
         self.set_up_network(service, gate, peer_mac).map_err(why)
     }
 
     fn set_gate(&mut self, service: ServiceIndex, gate: Gate, epoch: u64, until: Option<proto::Instant>) {
+        if gate != Gate::Mute {
+            self.standing_down.wait(service);
+        }
         self.wire.set_epoch(service, epoch);
         self.wire.set_until(service, nanos_of(until));
         self.wire.set_gate(service, gate);
@@ -546,28 +556,21 @@ impl Kernel for LinuxKernel {
     /// The gate is closed, so the connections that end here send nothing.
     fn stand_down(&mut self, index: ServiceIndex, is_deposed: bool) {
         self.replicas.close_all(index);
-        self.services[usize::from(index)].held = HeldClients::default(); // the next wire begins with no held clients
-        let vip = self.services[usize::from(index)].vip;
+        let service = &mut self.services[usize::from(index)];
+        service.held = HeldClients::default(); // the next wire begins with no held clients
+        let vip = service.vip;
+        let deposed = is_deposed.then(|| (service.name.clone(), service.on_deposed.clone()));
         self.set_speak(index, false);
-        match linux::network::sockets::destroy(vip) {
-            Ok(0) => {}
-            Ok(sockets) => tracing::info!(%vip, sockets, "stood down: connections ended silently"),
-            Err(error) => {
-                tracing::error!(%error, %vip, "stood down, but connections are left; they are mute")
-            }
-        }
+        self.standing_down.begin(index, vip, deposed);
         self.forget_dying(index, &self.wire.dying(index));
         self.claims.end(index);
         if let Err(error) = self.network.lower_vip(vip.ip()) {
             tracing::error!(%error, %vip, "stood down, but the VIP is still here");
         }
-        if is_deposed {
-            let service = &self.services[usize::from(index)];
-            hook::run(&service.name, &service.on_deposed);
-        }
     }
 
     fn allow_speech(&mut self, service: ServiceIndex) {
+        self.standing_down.wait(service);
         self.set_speak(service, true);
     }
 

@@ -34,6 +34,7 @@ mod sealed;
 pub(crate) mod servers;
 mod set_up;
 pub(crate) mod snapshots;
+mod standing_down;
 mod start;
 mod state_sync;
 mod upgrade;

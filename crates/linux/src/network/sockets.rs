@@ -62,9 +62,24 @@ const ROUNDS: usize = 8;
 /// # Errors
 /// The kernel's error. The call needs CAP_NET_ADMIN and a kernel with CONFIG_INET_DIAG_DESTROY.
 pub fn destroy(vip: SocketAddr) -> Result<usize, NetworkError> {
+    destroy_those(vip, |_| true)
+}
+
+/// Destroys those of these connections whose owner has not read all that has come. It can read nothing more, so it begins no request that the
+/// survivor executes. Returns the number of destroyed connections.
+///
+/// # Errors
+/// As [`destroy`].
+pub fn destroy_unread(vip: SocketAddr) -> Result<usize, NetworkError> {
+    destroy_those(vip, |found| found.unread > 0)
+}
+
+fn destroy_those(vip: SocketAddr, is_meant: impl Fn(&ListedSocket) -> bool) -> Result<usize, NetworkError> {
     let run = || {
         let diag = SockDiag::open()?;
-        let is_one = |found: &ListedSocket| (found.at.ip(), found.at.port()) == (vip.ip(), vip.port());
+        let is_one = |found: &ListedSocket| {
+            (found.at.ip(), found.at.port()) == (vip.ip(), vip.port()) && is_meant(found)
+        };
         let mut destroyed = 0;
         for _ in 0..ROUNDS {
             let mut found = 0;
@@ -263,6 +278,8 @@ struct ListedSocket {
     at: SocketAddr,
     mark: u32,
     inode: u32,
+    /// Bytes in the receive queue, and the FIN. For a listener: connections that wait to be accepted.
+    unread: u32,
     /// `None` if the terms were not asked for, or if the socket has none.
     terms: Option<Terms>,
 }
@@ -303,6 +320,7 @@ impl SockDiag {
                                 at,
                                 mark: mark_of(answer.body),
                                 inode: u32::from_ne_bytes(answer.bytes(DIAG_INODE)),
+                                unread: u32::from_ne_bytes(answer.bytes(DIAG_RECEIVE_QUEUE)),
                                 terms: attribute(answer.body, DIAG_INFO).and_then(terms_of),
                             });
                         }
