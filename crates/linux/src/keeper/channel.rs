@@ -26,7 +26,7 @@ use super::input::{InputPiece, LoggedInput};
 
 /// Magic number with the protocol's version. Both ends must have the same version. An agent that finds a keeper with another version
 /// starts a new keeper.
-pub(super) const MAGIC: [u8; 4] = *b"SFK9";
+pub(super) const MAGIC: [u8; 4] = *b"SFKA";
 const HEADER: usize = MAGIC.len() + 1;
 const INLINE: u8 = 0;
 const IN_MEMFD: u8 = 1;

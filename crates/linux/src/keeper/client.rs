@@ -20,7 +20,7 @@ use thiserror::Error;
 use super::channel::{self, Room};
 use super::input::LoggedInput;
 use super::message::{Adoption, KeeperAnswer, KeeperRequest};
-use super::status::KeeperStatus;
+use super::status::{KeeperStatus, KnownStatus};
 
 /// Timeout for an answer of the keeper. A keeper that needs longer hangs (SIGSTOP, for example) or is broken.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -63,6 +63,7 @@ pub struct KeeperClient {
     /// Clients whose adoption the keeper has not answered yet, in order.
     due: VecDeque<SocketAddr>,
     room: Room,
+    known: KnownStatus,
 }
 
 impl KeeperClient {
@@ -97,6 +98,7 @@ impl KeeperClient {
             socket,
             due: VecDeque::new(),
             room: Room::default(),
+            known: KnownStatus::default(),
         })
     }
 
@@ -180,8 +182,9 @@ impl KeeperClient {
     /// The channel failed, or the keeper refused this request or gave another answer than expected. Or the keeper refused an earlier
     /// adoption; then this request was not sent.
     pub fn status(&mut self) -> Result<KeeperStatus, KeeperClientError> {
-        match self.ask(&KeeperRequest::Status, &[], &LoggedInput::default())? {
-            KeeperAnswer::Status(status) => Ok(status),
+        let known = self.known.number();
+        match self.ask(&KeeperRequest::Status { known }, &[], &LoggedInput::default())? {
+            KeeperAnswer::Status(update) => Ok(self.known.take(update)),
             KeeperAnswer::Refused(reason) => Err(KeeperClientError::Refused(reason)),
             _ => Err(KeeperClientError::Unexpected("status")),
         }

@@ -15,10 +15,11 @@ use super::KeeperOptions;
 use super::door::Doors;
 use super::flow::Scratch;
 use super::message::{Adoption, AdoptionPlan};
+use super::news::{ChangingPart, Reports, ToldPart};
 use super::prefix::{KeptPrefix, KeptPrefixes};
 use super::status::{
     ConnectionEnding, ENDED_MAX, EndedStatus, KeeperConnectionStatus, KeeperServiceStatus, KeeperStatus,
-    RelayState,
+    RelayState, StatusUpdate,
 };
 use super::turns::ClientTurn;
 
@@ -38,6 +39,7 @@ pub(super) struct Keeper {
     services: RefCell<BTreeMap<String, KeeperServiceStatus>>,
     prefixes: RefCell<KeptPrefixes>,
     ended: RefCell<VecDeque<EndedStatus>>,
+    reports: Reports,
 }
 
 /// The keeper's record of one connection.
@@ -51,6 +53,8 @@ pub(super) struct KeptConnection {
     pub prefix: KeptPrefix,
     /// The keeper's end of the connection to the application, as the application sees it.
     pub from: Cell<Option<SocketAddr>>,
+    /// What reports have told of the connection.
+    told: Cell<ToldPart>,
 }
 
 impl Keeper {
@@ -67,6 +71,7 @@ impl Keeper {
             services: RefCell::default(),
             prefixes: RefCell::default(),
             ended: RefCell::default(),
+            reports: Reports::default(),
         }
     }
 
@@ -100,6 +105,7 @@ impl Keeper {
             to_client: Cell::new(0),
             prefix,
             from: Cell::new(None),
+            told: Cell::default(),
         });
         live.insert(kept.adoption.id, kept.clone());
         Some(kept)
@@ -147,6 +153,7 @@ impl Keeper {
             sums.to_client += to_client;
             *sums.ended.entry(ending).or_default() += 1;
         }
+        self.reports.on_end(*id);
         let mut ended = self.ended.borrow_mut();
         if ended.len() == ENDED_MAX {
             ended.pop_front();
@@ -198,24 +205,66 @@ impl Keeper {
         self.live.borrow().values().find(is_meant).cloned()
     }
 
-    pub fn status(&self) -> KeeperStatus {
-        let connection = |kept: &Rc<KeptConnection>| KeeperConnectionStatus {
-            id: kept.adoption.id,
-            service: kept.adoption.service.clone(),
-            client: kept.adoption.client,
-            state: kept.state.get(),
-            to_application: kept.to_application.get(),
-            to_client: kept.to_client.get(),
-            syn_ack: (kept.to_application.get() == 0)
-                .then(|| kept.adoption.syn_ack.clone())
-                .flatten(),
+    /// The report for an asker that knows the report with the number `known`. 0: it knows none.
+    pub fn report(&self, known: u64) -> StatusUpdate {
+        let known = if self.reports.tells_all_since(known) {
+            known
+        } else {
+            0
         };
+        let number = self.reports.begin();
+        let changed = |kept: &&Rc<KeptConnection>| {
+            let mut told = kept.told.get();
+            told.renew(number, kept.changing_part());
+            kept.told.set(told);
+            told.is_news(known)
+        };
+        let live = self.live.borrow();
+        let connections = live.values().filter(changed);
         let mut services = self.services.borrow().clone();
         self.prefixes.borrow().count(&mut services);
-        KeeperStatus {
-            services,
-            connections: self.live.borrow().values().map(connection).collect(),
-            ended: self.ended.borrow().iter().cloned().collect(),
+        StatusUpdate {
+            number,
+            is_whole: known == 0,
+            gone: if known == 0 {
+                Vec::new()
+            } else {
+                self.reports.ends_since(known)
+            },
+            changed: KeeperStatus {
+                services,
+                connections: connections.map(|kept| kept.status()).collect(),
+                ended: self.ended.borrow().iter().cloned().collect(),
+            },
+        }
+    }
+}
+
+impl KeptConnection {
+    fn changing_part(&self) -> ChangingPart {
+        ChangingPart {
+            state: self.state.get(),
+            to_application: self.to_application.get(),
+            to_client: self.to_client.get(),
+        }
+    }
+
+    fn status(&self) -> KeeperConnectionStatus {
+        let ChangingPart {
+            state,
+            to_application,
+            to_client,
+        } = self.changing_part();
+        KeeperConnectionStatus {
+            id: self.adoption.id,
+            service: self.adoption.service.clone(),
+            client: self.adoption.client,
+            state,
+            to_application,
+            to_client,
+            syn_ack: (to_application == 0)
+                .then(|| self.adoption.syn_ack.clone())
+                .flatten(),
         }
     }
 }

@@ -10,7 +10,7 @@ use proto::restart::prefix::{KeepLimits, PrefixAnswer, PrefixAsk};
 use proto::restart::{http, replay, replica};
 use serde::{Deserialize, Serialize};
 
-use super::status::KeeperStatus;
+use super::status::StatusUpdate;
 
 /// A restored connection that the keeper is to own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,7 +104,10 @@ impl AdoptionPlan {
 pub(super) enum KeeperRequest<A = Adoption> {
     /// The message carries the client's socket, the replica's socket if the plan has one, and the logged input as a blob.
     Adopt(Box<A>),
-    Status,
+    /// Asks for a report. `known`: number of the last report that the asker has got from this keeper, or 0.
+    Status {
+        known: u64,
+    },
     /// Asks where an application's reading and writing began in the client's streams. `peer` as for `Import`.
     Begin {
         peer: SocketAddr,
@@ -129,7 +132,7 @@ pub(super) enum KeeperRequest<A = Adoption> {
 pub(super) enum KeeperAnswer {
     Adopted,
     Refused(String),
-    Status(KeeperStatus),
+    Status(StatusUpdate),
     /// The sequence numbers of the first byte that the application has read and of the first one that it has written. `None`: the keeper
     /// has no such connection, or its application has not begun at a restart point.
     Begin(Option<(Seq, Seq)>),

@@ -23,6 +23,7 @@ mod flow;
 mod input;
 mod kept;
 mod message;
+mod news;
 mod prefix;
 mod relay;
 mod sent;

@@ -209,7 +209,7 @@ async fn say(agent: &AsyncFd<OwnedFd>, answer: &KeeperAnswer) -> io::Result<()> 
 
 fn on_request(keeper: &Rc<Keeper>, request: Received<KeeperRequest>) -> KeeperAnswer {
     match &request.message {
-        KeeperRequest::Status => KeeperAnswer::Status(keeper.status()),
+        KeeperRequest::Status { known } => KeeperAnswer::Status(keeper.report(*known)),
         KeeperRequest::Stop => KeeperAnswer::Stopping,
         KeeperRequest::Begin { peer, application } => {
             KeeperAnswer::Begin(keeper.begin_of(*peer, *application))

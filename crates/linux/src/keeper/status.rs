@@ -68,6 +68,54 @@ impl KeeperStatus {
     }
 }
 
+/// The keeper's report for an asker that knows an earlier one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct StatusUpdate {
+    /// The report's number.
+    pub number: u64,
+    /// Whether the report names all live connections, because the keeper cannot tell what has changed.
+    pub is_whole: bool,
+    /// The connections that have ended since the report that the asker knows.
+    pub gone: Vec<u64>,
+    /// The report. Among the live connections, it has only those that have begun or changed.
+    pub changed: KeeperStatus,
+}
+
+/// The last report that an asker has got, as a whole.
+#[derive(Debug, Default)]
+pub(super) struct KnownStatus {
+    number: u64,
+    connections: BTreeMap<u64, KeeperConnectionStatus>,
+}
+
+impl KnownStatus {
+    /// The report's number. 0: none is known.
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Takes the next report. Returns it as a whole.
+    pub fn take(&mut self, update: StatusUpdate) -> KeeperStatus {
+        let StatusUpdate {
+            number,
+            is_whole,
+            gone,
+            mut changed,
+        } = update;
+        self.number = number;
+        if is_whole {
+            self.connections.clear();
+        }
+        let named = changed.connections.into_iter();
+        self.connections.extend(named.map(|one| (one.id, one)));
+        for id in gone {
+            self.connections.remove(&id);
+        }
+        changed.connections = self.connections.values().cloned().collect();
+        changed
+    }
+}
+
 /// Maximum number of ended connections that are listed.
 pub const ENDED_MAX: usize = 256;
 
