@@ -115,6 +115,13 @@ impl Core {
         self.node.handle_answer(now);
     }
 
+    pub fn set_behind(&mut self, is_behind: bool) {
+        if self.node.is_behind() != is_behind {
+            self.record(|| Entry::Behind { is_behind });
+            self.node.set_behind(is_behind);
+        }
+    }
+
     pub fn handle_heartbeat(&mut self, now: Instant, heartbeat: Heartbeat) {
         self.record(|| Entry::heartbeat(now, &heartbeat));
         self.node.handle_heartbeat(now, heartbeat);

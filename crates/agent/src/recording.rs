@@ -100,6 +100,10 @@ pub enum Entry {
     Idle {
         has_planned: bool,
     },
+    /// Whether the keeper is behind, when this has changed.
+    Behind {
+        is_behind: bool,
+    },
 }
 
 fn json<T: Serialize>(value: &T) -> String {
@@ -168,7 +172,11 @@ impl Entry {
             | Self::Heartbeat { now, .. }
             | Self::Timeout { now }
             | Self::Admit { now, .. } => Some(*now),
-            Self::Keep | Self::ReplicaOutput { .. } | Self::Polled { .. } | Self::Idle { .. } => None,
+            Self::Keep
+            | Self::ReplicaOutput { .. }
+            | Self::Polled { .. }
+            | Self::Idle { .. }
+            | Self::Behind { .. } => None,
         }
     }
 
@@ -392,6 +400,7 @@ impl ReplayRun {
             Entry::Stop { now } => node.handle_stop(*now),
             Entry::Pause { now } => node.handle_pause(*now),
             Entry::Answer { now } => node.handle_answer(*now),
+            Entry::Behind { is_behind } => node.set_behind(*is_behind),
             Entry::Heartbeat { now, heartbeat } => node.handle_heartbeat(*now, parse(heartbeat)?),
             Entry::Timeout { now } => node.handle_timeout(*now),
             Entry::Polled { .. } | Entry::Admit { .. } | Entry::Idle { .. } => {}
@@ -474,6 +483,7 @@ mod tests {
         let mut core = Core::new(config(), at(0), Some(Box::new(tape.clone())));
         for millis in (0..1_000).step_by(10) {
             core.handle_timeout(at(millis));
+            core.set_behind(millis > 800);
             while let Some(action) = core.next_action() {
                 core.admit(at(millis), action);
             }
@@ -514,6 +524,12 @@ mod tests {
         assert_eq!(whole.difference, None);
         assert_eq!(whole.entries, entries.len() as u64);
         assert!(whole.actions > 50, "{whole:?}");
+        let is_behind = |entry: &&Entry| matches!(entry, Entry::Behind { is_behind: true });
+        assert_eq!(
+            entries.iter().filter(is_behind).count(),
+            1,
+            "it is recorded when it changes"
+        );
         let cut = replayed(&bytes[..bytes.len() - 1]);
         assert_eq!(cut.entries, whole.entries - 1, "the last entry is cut off");
     }

@@ -200,20 +200,26 @@ enum PaceEvent {
     Planned,
     /// The steps of the last idle connection were planned.
     PlannedLast,
+    /// At this time, a client has spoken on an idle connection of the service.
+    Spoken(Instant),
 }
 
 impl IdlePace {
     fn after(self, event: PaceEvent) -> Self {
-        use PaceEvent::{Planned, PlannedLast, Timer};
+        use PaceEvent::{Planned, PlannedLast, Spoken, Timer};
         match (self, event) {
             (Self::Unlimited, Timer(_) | Planned | PlannedLast) => Self::Unlimited,
+            (Self::Unlimited, Spoken(now)) => Self::Portion {
+                left: PORTION,
+                next: now + PORTION_EVERY,
+            },
             (Self::Resting { until }, Timer(now)) if now < until => Self::Resting { until },
             (Self::Resting { .. }, Timer(now)) => Self::Portion {
                 left: PORTION,
                 next: now + PORTION_EVERY,
             },
-            (Self::Resting { until }, Planned | PlannedLast) => Self::Resting { until },
-            (Self::Portion { left, next }, Timer(_)) => Self::Portion { left, next },
+            (Self::Resting { until }, Planned | PlannedLast | Spoken(_)) => Self::Resting { until },
+            (Self::Portion { left, next }, Timer(_) | Spoken(_)) => Self::Portion { left, next },
             (Self::Portion { left: 0 | 1, next }, Planned) => Self::Resting { until: next },
             (Self::Portion { left, next }, Planned) => Self::Portion { left: left - 1, next },
             (Self::Portion { left, next }, PlannedLast) => Self::Portion { left, next },
@@ -605,6 +611,15 @@ impl Takeover {
     pub(crate) fn hurry(&mut self, connection: ConnectionId) {
         if self.unhurried.remove(&connection) {
             self.hurried.push_back(connection);
+        }
+    }
+
+    /// A client speaks at `now` on a connection that is unhurried. The connection joins the hurried ones, and the others come in portions:
+    /// more clients will speak before all are restored, and will need the CPUs.
+    pub(crate) fn on_speaker(&mut self, now: Instant, connection: ConnectionId) {
+        self.hurry(connection);
+        if self.is_whole() {
+            self.pace = self.pace.after(PaceEvent::Spoken(now));
         }
     }
 

@@ -72,8 +72,8 @@ pub(crate) use upgrade::{ask_successor, unblock_signal, wait_for_inherited_child
 
 /// Time between two looks at the rings while there is traffic. Long, because each look takes CPU time from the application.
 const NAP: Duration = Duration::from_millis(4);
-/// Time between two looks while the rings hold more than [`MUCH`]. At 8 GB/s, half of the first ring (16 MiB) fills in this
-/// time.
+/// Time between two looks while the rings hold more than [`MUCH`], or while connections are taken over. At 8 GB/s, half of the first ring
+/// (16 MiB) fills in this time. A client that speaks during a takeover waits for the next look.
 const NAP_SHORT: Duration = Duration::from_millis(1);
 /// Fill of the rings, in bytes, above which naps are short.
 const MUCH: u64 = 1 << 20;
@@ -372,7 +372,7 @@ impl Agent<'_> {
     }
 
     fn read_log(&mut self) -> usize {
-        self.nap = if self.kernel.rings.fill() > MUCH {
+        self.nap = if self.kernel.rings.fill() > MUCH || self.node.is_deciding() {
             NAP_SHORT
         } else {
             NAP
@@ -385,7 +385,11 @@ impl Agent<'_> {
     /// Carries out the node's actions until it returns none. During a takeover the node may return none although steps
     /// are left, so that the other parts of a turn get their time.
     fn carry_out(&mut self) {
-        while let Some(action) = self.node.next_action() {
+        loop {
+            self.node.set_behind(self.kernel.relay().is_behind());
+            let Some(action) = self.node.next_action() else {
+                break;
+            };
             self.yield_to_others(self.node.is_unhurried());
             let Some(action) = self.node.admit(linux::clock::now(), action) else {
                 continue; // the node keeps the action and returns it later

@@ -82,6 +82,10 @@ struct NodeTurn {
     lasted: Duration,
     /// Whether planning has stopped for this turn because the turn lasted `TURN_MAX`, although a takeover has connections left to plan.
     is_over: bool,
+    /// Whether the keeper is behind ([`Node::set_behind`]).
+    is_behind: bool,
+    /// Whether planning has stopped for this turn because the keeper is behind, although a takeover has connections left to plan.
+    gives_way: bool,
     /// If the last polled action is a step of a takeover: the urgency of the step.
     step: Option<Urgency>,
 }
@@ -93,6 +97,8 @@ impl NodeTurn {
             began: now,
             lasted: Duration::ZERO,
             is_over: false,
+            is_behind: false,
+            gives_way: false,
             step: None,
         }
     }
@@ -104,7 +110,8 @@ impl NodeTurn {
 
     /// Begins the next turn.
     fn renew(&mut self, now: Instant) {
-        (self.began, self.lasted, self.is_over) = (now, Duration::ZERO, false);
+        (self.began, self.lasted) = (now, Duration::ZERO);
+        (self.is_over, self.gives_way) = (false, false);
     }
 
     /// Records, at a step of a takeover, how long the turn has lasted.

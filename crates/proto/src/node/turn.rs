@@ -16,6 +16,8 @@ use crate::takeover::Urgency;
 
 /// Longest time of planning without a break. Not longer than an agent sleeps between two polls while there is traffic.
 const TURN_MAX: Duration = Duration::from_millis(4);
+/// Time after which a timeout is due if the keeper is behind. Much shorter than the keeper needs for what it has yet to take.
+const LOOK_AGAIN: Duration = Duration::from_micros(500);
 
 impl Node {
     /// The next action to carry out. Actions of services come first, then the node's own probe and heartbeat, then the
@@ -52,10 +54,28 @@ impl Node {
             self.turn.is_over = self.services.iter().any(Service::has_unplanned);
             return false;
         }
-        [Urgency::Hurried, Urgency::Unhurried].into_iter().any(|urgency| {
-            let mut services = self.services.iter_mut();
-            services.any(|service| !service.must_wait(now) && service.plan(now, urgency))
-        })
+        let urgencies = [Urgency::Hurried, Urgency::Unhurried].into_iter();
+        let has_planned = urgencies
+            .take(if self.turn.is_behind { 1 } else { 2 })
+            .any(|urgency| {
+                let mut services = self.services.iter_mut();
+                services.any(|service| !service.must_wait(now) && service.plan(now, urgency))
+            });
+        self.turn.gives_way =
+            !has_planned && self.turn.is_behind && self.services.iter().any(Service::has_unplanned);
+        has_planned
+    }
+
+    /// Says whether the keeper is behind: it has yet to take many of the connections that were taken over. While it is, this node takes over
+    /// only connections on which the client or the server waits. Otherwise a client that speaks now would wait until the keeper has taken
+    /// thousands of idle connections first.
+    pub fn set_behind(&mut self, is_behind: bool) {
+        self.turn.is_behind = is_behind;
+    }
+
+    /// Whether the keeper is behind, as [`set_behind`](Self::set_behind) has said.
+    pub fn is_behind(&self) -> bool {
+        self.turn.is_behind
     }
 
     /// The next action that is not a step of a takeover.
@@ -113,7 +133,8 @@ impl Node {
     pub fn poll_timeout(&self) -> Instant {
         let services = self.services.iter().filter_map(Service::poll_timeout);
         let turn = self.turn.is_over.then_some(self.turn.began);
-        let due = services.chain(turn);
+        let behind = self.turn.gives_way.then(|| self.turn.now() + LOOK_AGAIN);
+        let due = services.chain(turn).chain(behind);
         due.fold(self.beat_due.min(self.detector.poll_timeout()), Instant::min)
     }
 }

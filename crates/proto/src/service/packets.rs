@@ -16,7 +16,7 @@ use crate::takeover::{self, HandedOver};
 impl Service {
     /// If a client speaks on a connection that waits to be taken over, that connection comes next. A segment that the connection would not
     /// accept, for example because of its sequence number, has no effect: anybody can send such a segment.
-    fn hurry_speaker(&mut self, direction: Direction, segment: &Segment<'_>) {
+    fn hurry_speaker(&mut self, now: Instant, direction: Direction, segment: &Segment<'_>) {
         let (Direction::In, Some(takeover)) = (direction, &mut self.takeover) else {
             return;
         };
@@ -24,7 +24,7 @@ impl Service {
         let waits = said_on.filter(|&id| takeover.is_unhurried(id));
         let is_taken = |id: &ConnectionId| self.table.get(*id).is_some_and(|entry| entry.takes(segment));
         if let Some(connection) = waits.filter(is_taken) {
-            takeover.hurry(connection);
+            takeover.on_speaker(now, connection);
         }
     }
 
@@ -54,7 +54,7 @@ impl Service {
         }
         self.tell_table();
         let missed = self.missed_by_replica(direction, &segment);
-        self.hurry_speaker(direction, &segment);
+        self.hurry_speaker(now, direction, &segment);
         let change = self.table.on_packet(now, direction, &segment, source);
         self.remove_ended(now);
         if self.config.table.has_replicas() && self.admits(change, missed) {

@@ -297,6 +297,24 @@ fn a_client_that_speaks_comes_next() {
     assert_eq!(next.len(), 100 - BEFORE_HOLD);
 }
 
+/// Clients that speak need the CPUs, so the idle connections come in portions from then on. A dead worker's connections do not.
+#[test]
+fn idle_connections_come_in_portions_when_a_client_speaks() {
+    let mut table = table();
+    let opened: Vec<_> = (1..=200).map(|port| open(&mut table, port)).collect();
+    let (mut takeover, mut actions) = begun(&mut table);
+    takeover.steps.clear();
+    assert!(plan_next(&mut takeover, &mut table, &mut actions));
+    takeover.on_speaker(NOW, opened[198]);
+    while plan_next(&mut takeover, &mut table, &mut actions) {}
+    assert_eq!(restored(&takeover)[1], opened[198]);
+    assert_eq!(restored(&takeover).len(), 2 + PORTION);
+    assert_eq!(takeover.poll_timeout(), Some(NOW + PORTION_EVERY));
+    takeover.on_timeout(NOW + PORTION_EVERY);
+    while plan_next(&mut takeover, &mut table, &mut actions) {}
+    assert_eq!(restored(&takeover).len(), 2 + 2 * PORTION);
+}
+
 /// A client that sends again and again causes no further work.
 #[test]
 fn who_speaks_is_put_forward_once() {
@@ -824,13 +842,13 @@ fn the_whole_table_of_phases() {
 #[test]
 fn the_whole_table_of_the_pace() {
     use IdlePace::{Portion, Resting, Unlimited};
-    use PaceEvent::{Planned, PlannedLast, Timer};
+    use PaceEvent::{Planned, PlannedLast, Spoken, Timer};
     let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
     let until = at(150);
     let portion = |left| Portion { left, next: at(154) };
     let mut table = String::new();
     for pace in [Unlimited, Resting { until }, portion(2), portion(1)] {
-        for event in [Timer(at(149)), Timer(until), Planned, PlannedLast] {
+        for event in [Timer(at(149)), Timer(until), Planned, PlannedLast, Spoken(until)] {
             writeln!(table, "{pace:?}, {event:?}: {:?}", pace.after(event)).expect("text");
         }
     }
@@ -840,18 +858,22 @@ fn the_whole_table_of_the_pace() {
     Unlimited, Timer(150 ms): Unlimited
     Unlimited, Planned: Unlimited
     Unlimited, PlannedLast: Unlimited
+    Unlimited, Spoken(150 ms): Portion { left: 32, next: 154 ms }
     Resting { until: 150 ms }, Timer(149 ms): Resting { until: 150 ms }
     Resting { until: 150 ms }, Timer(150 ms): Portion { left: 32, next: 154 ms }
     Resting { until: 150 ms }, Planned: Resting { until: 150 ms }
     Resting { until: 150 ms }, PlannedLast: Resting { until: 150 ms }
+    Resting { until: 150 ms }, Spoken(150 ms): Resting { until: 150 ms }
     Portion { left: 2, next: 154 ms }, Timer(149 ms): Portion { left: 2, next: 154 ms }
     Portion { left: 2, next: 154 ms }, Timer(150 ms): Portion { left: 2, next: 154 ms }
     Portion { left: 2, next: 154 ms }, Planned: Portion { left: 1, next: 154 ms }
     Portion { left: 2, next: 154 ms }, PlannedLast: Portion { left: 2, next: 154 ms }
+    Portion { left: 2, next: 154 ms }, Spoken(150 ms): Portion { left: 2, next: 154 ms }
     Portion { left: 1, next: 154 ms }, Timer(149 ms): Portion { left: 1, next: 154 ms }
     Portion { left: 1, next: 154 ms }, Timer(150 ms): Portion { left: 1, next: 154 ms }
     Portion { left: 1, next: 154 ms }, Planned: Resting { until: 154 ms }
     Portion { left: 1, next: 154 ms }, PlannedLast: Portion { left: 1, next: 154 ms }
+    Portion { left: 1, next: 154 ms }, Spoken(150 ms): Portion { left: 1, next: 154 ms }
     ");
 }
 

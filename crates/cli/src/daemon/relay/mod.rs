@@ -6,6 +6,7 @@ mod serve;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -27,6 +28,8 @@ use serve::{RelayAnswers, RelayOrder, RelayReport};
 const NUMBERS: u32 = 32;
 /// Maximum number of connections that were taken over and are remembered, ended ones included.
 const TAKEN_MAX: usize = 1 << 16;
+/// Number of connections that the keeper has yet to take, from which it counts as behind. It needs about 25 µs for each.
+const BEHIND: u64 = 64;
 /// Why a connection that was taken over is not protected.
 pub const RELAYED: &str = "relayed; no backup";
 
@@ -91,6 +94,8 @@ pub struct RelayedConnections {
 struct RelayThreadHandle {
     orders: Sender<RelayOrder>,
     handle: JoinHandle<Keepers>,
+    /// Number of connections that the thread has handed on, and the threads before it.
+    passed: Arc<AtomicU64>,
 }
 
 impl RelayedConnections {
@@ -147,24 +152,29 @@ impl RelayedConnections {
             prefixes: answers,
             wake: self.wake.clone(),
         };
+        let passed = Arc::new(AtomicU64::new(self.given));
         let thread = serve::RelayThread::new(
             keepers,
             answers,
             Arc::clone(&self.services),
             Arc::clone(&self.told),
-            self.given,
+            Arc::clone(&passed),
         );
         let handle = std::thread::Builder::new()
             .name("relay".into())
             .spawn(move || thread.run(&receiver))
             .context("starting a thread")?;
-        self.thread = Some(RelayThreadHandle { orders, handle });
+        self.thread = Some(RelayThreadHandle {
+            orders,
+            handle,
+            passed,
+        });
         Ok(())
     }
 
     /// Ends the thread once it has handed over the connections that it was given. The keepers go on.
     pub fn pause(&mut self) -> Option<Keepers> {
-        let RelayThreadHandle { orders, handle } = self.thread.take()?;
+        let RelayThreadHandle { orders, handle, .. } = self.thread.take()?;
         drop(orders);
         let keepers = handle.join();
         keepers
@@ -184,6 +194,13 @@ impl RelayedConnections {
         let is_done =
             |thread: &RelayThreadHandle| self.told().settled == self.given || thread.handle.is_finished();
         self.thread.as_ref().is_none_or(is_done)
+    }
+
+    /// Whether many connections wait for the keeper.
+    pub fn is_behind(&self) -> bool {
+        let waiting = |thread: &RelayThreadHandle| self.given - thread.passed.load(Ordering::Relaxed);
+        let mut thread = self.thread.iter().filter(|thread| !thread.handle.is_finished());
+        thread.any(|thread| waiting(thread) >= BEHIND)
     }
 
     /// Records that the socket of this client's connection has become live. Returns the connection's number.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -123,8 +124,8 @@ pub(super) struct RelayThread {
     answers: RelayAnswers,
     services: Arc<[RelayService]>,
     told: Arc<Mutex<RelayReport>>,
-    /// Number of connections given so far, to this thread and to the threads before it.
-    given: u64,
+    /// Number of connections that were handed on so far, by this thread and by the threads before it.
+    passed: Arc<AtomicU64>,
     /// When the keepers were asked last.
     asked: Instant,
     /// Whether the keepers relay something, as far as is known.
@@ -137,14 +138,14 @@ impl RelayThread {
         answers: RelayAnswers,
         services: Arc<[RelayService]>,
         told: Arc<Mutex<RelayReport>>,
-        given: u64,
+        passed: Arc<AtomicU64>,
     ) -> Self {
         Self {
             keepers,
             answers,
             services,
             told,
-            given,
+            passed,
             asked: linux::clock::now(),
             relays: false,
         }
@@ -172,17 +173,17 @@ impl RelayThread {
     /// Carries out the orders that have come. Questions for kept input wait until the keepers have the connections.
     fn carry_out(&mut self, first: RelayOrder, more: &Receiver<RelayOrder>) {
         let mut asked = Vec::new();
-        let given = self.given;
+        let before = self.passed();
         for order in std::iter::once(first).chain(more.try_iter()) {
             match order {
                 RelayOrder::Adopt(handover) => {
-                    self.given += 1;
                     self.adopt(*handover);
+                    self.passed.fetch_add(1, Ordering::Relaxed);
                 }
                 RelayOrder::Prefix(service, ask) => asked.push((service, ask)),
             }
         }
-        if self.given > given {
+        if self.passed() > before {
             self.settle();
         }
         for (service, ask) in asked {
@@ -207,7 +208,7 @@ impl RelayThread {
         if let Err(error) = self.keepers.settle() {
             tracing::error!(error = format!("{error:#}"), "no keeper answers or starts");
         }
-        self.told().settled = self.given;
+        self.told().settled = self.passed();
         self.relays = true;
     }
 
@@ -219,7 +220,7 @@ impl RelayThread {
                 self.relays = !status.connections.is_empty();
                 let mut told = self.told();
                 told.status = status;
-                told.given = self.given;
+                told.given = self.passed();
             }
             Err(error) => {
                 self.relays = false;
@@ -241,6 +242,10 @@ impl RelayThread {
                 let _ = self.answers.unheard.send((service, syn_ack.clone())); // fails only if the agent ends
             }
         }
+    }
+
+    fn passed(&self) -> u64 {
+        self.passed.load(Ordering::Relaxed) // only this thread changes it
     }
 
     fn told(&self) -> MutexGuard<'_, RelayReport> {

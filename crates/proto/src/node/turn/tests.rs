@@ -600,6 +600,33 @@ fn nobody_waits_for_the_idle_connections_of_another_service() {
     assert_eq!(restored, expected);
 }
 
+/// The keeper has yet to take many connections. A client that speaks now would wait for those that are restored before its own.
+#[test]
+fn idle_connections_wait_while_the_keeper_is_behind() {
+    let mut node = wire(1);
+    let idle = open(&mut node, 0, 1..=200, b"");
+    let mut now = at(10);
+    node.set_behind(true);
+    leave(&mut node, now);
+    let first = restored(&carry_out(&mut node, &mut now, Duration::ZERO));
+    assert_eq!(first.len(), FIRST);
+    assert_eq!(
+        node.poll_timeout(),
+        now + LOOK_AGAIN,
+        "the keeper takes them soon"
+    );
+
+    let request = (1, &b"GET / HTTP/1.1\r\n\r\n"[..]);
+    say(&mut node, 0, 150, Direction::In, Flags::ACK, request);
+    let hurried = restored(&carry_out(&mut node, &mut now, Duration::ZERO));
+    assert_eq!(hurried, [(0, idle[149])]);
+
+    node.set_behind(false);
+    node.handle_timeout(now + LOOK_AGAIN);
+    let next = restored(&carry_out(&mut node, &mut now, Duration::ZERO));
+    assert_eq!(next.len(), PORTION, "a client has spoken");
+}
+
 /// The node handles verdicts, heartbeats and leases in time, even while it takes over thousands of connections.
 #[test]
 fn a_takeover_of_thousands_leaves_time_for_what_comes_meanwhile() {
