@@ -4,6 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -215,7 +217,7 @@ impl Task<'_> {
         until: Until,
     ) -> Result<(), ClientFailure> {
         connection.enter(ConnectionPhase::Flow);
-        let mut pace = RateLimiter::new(self.plan.bytes_per_second);
+        let mut pace = RateLimiter::new(self.plan.bytes_per_second).spread(size, self.seed());
         let mut times = 0;
         self.note(connection, times).await?;
         let goes_on = || match until {
@@ -359,6 +361,8 @@ struct RateLimiter {
     bytes_per_second: Option<u64>,
     /// Time at which byte 0 was due.
     start: Instant,
+    /// Added to the time at which each other byte is due.
+    phase: Duration,
     bytes: u64,
 }
 
@@ -367,8 +371,19 @@ impl RateLimiter {
         Self {
             bytes_per_second,
             start: Instant::now(),
+            phase: Duration::ZERO,
             bytes: 0,
         }
+    }
+
+    /// Lets pieces of `size` bytes, but for the first one, be due at another phase for each seed. Otherwise all tasks would ask at the same
+    /// moments.
+    fn spread(mut self, size: u64, seed: u64) -> Self {
+        if let Some(rate) = self.bytes_per_second {
+            let phase: f64 = Xoshiro256PlusPlus::seed_from_u64(seed).random();
+            self.phase = Duration::from_secs_f64(phase * size as f64 / rate as f64);
+        }
+        self
     }
 
     /// Returns the size of a piece in bytes. With this size, a piece is due about every 5 ms, so that bytes flow steadily.
@@ -381,7 +396,12 @@ impl RateLimiter {
     async fn wait_for(&mut self, count: u64) {
         if let Some(rate) = self.bytes_per_second {
             let due = Duration::from_secs_f64(self.bytes as f64 / rate as f64);
-            tokio::time::sleep_until(self.start + due).await;
+            let phase = if self.bytes == 0 {
+                Duration::ZERO
+            } else {
+                self.phase
+            };
+            tokio::time::sleep_until(self.start + phase + due).await;
         }
         self.bytes += count;
     }

@@ -14,8 +14,8 @@ use crate::pair::clients::{begin, finish, measure};
 use crate::pair::expect::{changes, expectations};
 use crate::pair::inject::{inject, migrate, move_to_annex};
 use crate::pair::judged::JudgedRun;
+use crate::pair::late::late_changes;
 use crate::pair::protection::protects_moved;
-use crate::pair::survive::flapping;
 use crate::pair::testbed::Testbed;
 use crate::pair::work::{Moment, Work};
 use crate::pair::{PairOptions, PolicyOption};
@@ -70,12 +70,10 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
     }
     run.step("finish");
     let client = finish(client, &work)?;
-    // A node that is late on a busy machine can be declared dead without a fault. The judge then sees a speaker that it does not expect.
-    let late_changes = testbed.epoch().saturating_sub(epoch + aftermath.role_changes);
-    if late_changes > 0 {
-        aftermath.role_changes += late_changes;
-        aftermath.problems.extend(flapping(aftermath.role_changes, 1));
-    }
+    let late = late_changes(&testbed, aftermath.settled_at);
+    aftermath.role_changes = testbed.epoch().saturating_sub(epoch);
+    let problems = late.iter().filter_map(|one| one.problem(aftermath.settled_at));
+    aftermath.problems.extend(problems);
     run.step("judge");
     let random = work.plan.random.then(|| {
         RandomReplies::compare(
@@ -86,8 +84,10 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
         )
     });
     let random = random.transpose()?;
-    let expected = expectations(options, &aftermath, clock);
-    let changes = changes(options, target, &aftermath, clock, testbed.pair.detection());
+    let mut expected = expectations(options, &aftermath, clock);
+    let mut changes = changes(options, target, &aftermath, clock, testbed.pair.detection());
+    late.iter()
+        .for_each(|one| one.tell(clock, &mut expected, &mut changes));
     let judged = JudgedRun::of(testbed, expected, &changes)?;
     if let Some(integration) = &mut aftermath.integration {
         integration.find(&judged.survey, &judged.captures, clock)?;

@@ -89,7 +89,7 @@ pub struct CrashFindings {
     /// gave way.
     busy_stall: Option<BusyStall>,
     /// After a handover or a drain: connections for each second of CPU time that both daemons and their keepers used from the order until
-    /// all connections were decided. The requests that were relayed meanwhile are included, so idle connections show the cost of a move.
+    /// all connections were decided, and the node that gave them up had ended its own. The requests that were relayed meanwhile are included, so idle connections show the cost of a move.
     #[serde(skip_serializing_if = "Option::is_none")]
     moved_per_cpu_s: Option<f64>,
     /// From a returning node's first heartbeat to the first segment that it forwarded, as captured. Over all returns.

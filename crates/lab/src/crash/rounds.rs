@@ -22,6 +22,7 @@ use crate::pair::fault::{CrashFault, CrashTarget};
 use crate::pair::inject::{by_plan, inject, migrate, move_back, move_to_annex};
 use crate::pair::integration::Integration;
 use crate::pair::judged::JudgedRun;
+use crate::pair::late::late_changes;
 use crate::pair::survive::{flapping, survive};
 use crate::pair::testbed::Testbed;
 use crate::pair::work::{Moment, Work};
@@ -246,8 +247,11 @@ impl RoundsRun<'_> {
             mut problems,
             ..
         } = self;
+        let last = rounds.last().and_then(|round| round.integration.settled_at());
+        let settled_at = last.unwrap_or_else(monotonic);
         let client = finish(client, work)?;
-        let detection = testbed.pair.detection();
+        let late = late_changes(&testbed, settled_at);
+        problems.extend(late.iter().filter_map(|one| one.problem(settled_at)));
         run.step("judge");
         let random = work.plan.random.then(|| {
             RandomReplies::compare(
@@ -258,28 +262,10 @@ impl RoundsRun<'_> {
             )
         });
         let random = random.transpose()?;
-        let at = |round: &CrashRound| clock.realtime_ns(round.fault_at);
-        let deadly = rounds.iter().filter(|round| round.was_primary);
-        let may_speak_from = deadly.flat_map(|round| {
-            let later = round.moved_on_at.iter().chain(&round.handed_over_at);
-            [at(round)]
-                .into_iter()
-                .chain(later.map(|&at| clock.realtime_ns(at)))
-        });
-        let expected = Expectations {
-            speaking: speaking(options),
-            ..of_service(options, may_speak_from.collect())
-        };
-        let changes = rounds.iter().flat_map(|round| {
-            let lost = (!round.was_primary).then(|| NodeChange::Lost {
-                node: round.node,
-                at_ns: lost_at(options.fault, at(round), detection),
-            });
-            let keeps_roles = matches!(options.fault, CrashFault::MigrateBack | CrashFault::MigrateAnnex);
-            let returned = (!keeps_roles).then(|| round.integration.change(clock));
-            lost.into_iter().chain(returned)
-        });
-        let judged = JudgedRun::of(testbed, expected, &changes.collect::<Vec<_>>())?;
+        let (mut expected, mut changes) = judge_of(options, &rounds, clock, testbed.pair.detection());
+        late.iter()
+            .for_each(|one| one.tell(clock, &mut expected, &mut changes));
+        let judged = JudgedRun::of(testbed, expected, &changes)?;
         let moves_to_annex = options.fault == CrashFault::MigrateAnnex;
         // With annexes, no node becomes the wire.
         for round in rounds.iter_mut().filter(|_| !moves_to_annex) {
@@ -307,6 +293,37 @@ impl RoundsRun<'_> {
             judged,
         })
     }
+}
+
+/// The judge's view of the rounds: the moments at which another node may speak, and the changes of the wire.
+fn judge_of(
+    options: &PairOptions,
+    rounds: &[CrashRound],
+    clock: ClockOffset,
+    detection: Duration,
+) -> (Expectations, Vec<NodeChange>) {
+    let at = |round: &CrashRound| clock.realtime_ns(round.fault_at);
+    let deadly = rounds.iter().filter(|round| round.was_primary);
+    let may_speak_from = deadly.flat_map(|round| {
+        let later = round.moved_on_at.iter().chain(&round.handed_over_at);
+        [at(round)]
+            .into_iter()
+            .chain(later.map(|&at| clock.realtime_ns(at)))
+    });
+    let expected = Expectations {
+        speaking: speaking(options),
+        ..of_service(options, may_speak_from.collect())
+    };
+    let changes = rounds.iter().flat_map(|round| {
+        let lost = (!round.was_primary).then(|| NodeChange::Lost {
+            node: round.node,
+            at_ns: lost_at(options.fault, at(round), detection),
+        });
+        let keeps_roles = matches!(options.fault, CrashFault::MigrateBack | CrashFault::MigrateAnnex);
+        let returned = (!keeps_roles).then(|| round.integration.change(clock));
+        lost.into_iter().chain(returned)
+    });
+    (expected, changes.collect())
 }
 
 /// Brings node `index` back after the fault: boots it, connects it again, or starts its agent or its server again.

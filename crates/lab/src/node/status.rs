@@ -186,6 +186,15 @@ impl ReportedStatus {
         Some(Instant::from_nanos(since.at_ns))
     }
 
+    /// The states that the node has entered for the lab's service since `since`.
+    pub fn states_since(&self, since: Instant) -> impl Iterator<Item = (Instant, &str)> {
+        let history = self.services.first().map_or(&[][..], |service| &service.history);
+        let entered = history
+            .iter()
+            .map(|one| (Instant::from_nanos(one.at_ns), &*one.state));
+        entered.filter(move |(at, _)| *at >= since)
+    }
+
     /// Epoch of the lab's service.
     pub fn epoch(&self) -> u64 {
         self.services.first().map_or(0, |service| service.epoch)

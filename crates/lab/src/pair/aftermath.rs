@@ -25,6 +25,10 @@ use crate::run::LabRun;
 const ACT: Duration = Duration::from_millis(250);
 /// Longest time for which a run waits until connections that have moved back are protected.
 const PROTECTION: Duration = Duration::from_secs(5);
+/// Time limit for a node that has given its service up to end its connections.
+const ENDS_LIMIT: Duration = Duration::from_secs(10);
+/// Time between two looks at them. Each look is work for the kernel only.
+const ENDS_POLL: Duration = Duration::from_millis(100);
 /// How long a paused agent stands still. Long enough for clients to fill the rings, if these are small, also on a busy machine.
 const PAUSED_FOR: Duration = Duration::from_secs(1);
 /// Time that the nodes have to agree on their roles after a fault that may change nothing.
@@ -57,12 +61,16 @@ pub struct Aftermath {
     pub takeovers: Vec<ReportedTakeover>,
     /// Node b's connections after the takeover.
     pub taken_over: Vec<ReportedConnection>,
-    /// CPU time that the daemons and their keepers have used by the time when all connections were decided, since their start.
+    /// CPU time that the daemons and their keepers have used by the time when all connections were decided, since their start. After an
+    /// order, by the time when node a had ended its connections, too.
     pub daemons_cpu: Duration,
     /// The return of a node that was gone, if it came back.
     pub integration: Option<Integration>,
     /// Number of times the speaking node has changed since the fault.
     pub role_changes: u64,
+    /// When the nodes had their last roles: no later event of the run changes them.
+    #[serde(skip)]
+    pub settled_at: Instant,
     /// Things that the daemons failed to do, or did without reason.
     pub problems: Vec<String>,
 }
@@ -84,6 +92,9 @@ pub fn follow(
         Sequel::Takeover | Sequel::TakeoverOfSome => {
             aftermath.deadly_at = Some(fault_at);
             aftermath.survive(testbed, sequel == Sequel::TakeoverOfSome)?;
+            if options.fault.is_order() && !options.baseline {
+                aftermath.wait_for_ends(testbed)?;
+            }
         }
         Sequel::Claim => {
             if options.fault.follows_a_move() {
@@ -102,6 +113,8 @@ pub fn follow(
         aftermath.role_changes = testbed.epoch().saturating_sub(epoch);
         aftermath.problems.extend(flapping(aftermath.role_changes, 1));
     }
+    let settled_at = aftermath.integration.as_ref().and_then(Integration::settled_at);
+    aftermath.settled_at = settled_at.unwrap_or_else(monotonic);
     Ok(aftermath)
 }
 
@@ -129,6 +142,7 @@ impl Aftermath {
             daemons_cpu: Duration::ZERO,
             integration: None,
             role_changes: 0,
+            settled_at: fault_at,
             problems: Vec::new(),
         }
     }
@@ -143,6 +157,28 @@ impl Aftermath {
             return claim_as_keepalived(testbed);
         }
         (self.takeovers, self.taken_over) = survive(testbed, 1, self.fault_at, of_some, &mut self.problems)?;
+        self.daemons_cpu = testbed.daemons_cpu()?;
+        Ok(())
+    }
+
+    /// Waits until node a, which has given the service up, has ended its connections. This is part of the daemons' work.
+    fn wait_for_ends(&mut self, testbed: &Testbed) -> Result<()> {
+        let vip = testbed.pair.service;
+        let deadline = monotonic() + ENDS_LIMIT;
+        loop {
+            let open = testbed.network.nodes[0].run(|| linux::network::sockets::open_behind(vip, None))??;
+            if open.is_empty() {
+                break;
+            }
+            if monotonic() >= deadline {
+                let left = open.len();
+                self.problems.push(format!(
+                    "node a, which has given the service up, still has {left} of its connections"
+                ));
+                break;
+            }
+            std::thread::sleep(ENDS_POLL);
+        }
         self.daemons_cpu = testbed.daemons_cpu()?;
         Ok(())
     }

@@ -120,6 +120,11 @@ impl Integration {
         Some(ms(self.returned_at.as_nanos(), whole.as_nanos()))
     }
 
+    /// When the node had become the wire, as far as this is known. No later event of the run changes the roles.
+    pub fn settled_at(&self) -> Option<Instant> {
+        self.joined_at.or(self.duplex_at)
+    }
+
     /// Asks the clients for their longest wait during the integration. The integration begins when the node begins to become the wire. It
     /// ends when every connection is protected or, if the run did not wait for this, when the service is duplex.
     ///

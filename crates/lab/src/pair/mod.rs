@@ -10,6 +10,7 @@ pub mod fault;
 pub mod inject;
 pub mod integration;
 pub mod judged;
+pub mod late;
 mod options;
 pub mod path;
 pub mod protection;
