@@ -15,7 +15,7 @@ use super::KeeperOptions;
 use super::door::Doors;
 use super::flow::Scratch;
 use super::message::{Adoption, AdoptionPlan};
-use super::news::{ChangingPart, Reports, ToldPart};
+use super::news::{ChangingPart, ReportHistory, ToldPart};
 use super::prefix::{KeptPrefix, KeptPrefixes};
 use super::status::{
     ConnectionEnding, ENDED_MAX, EndedStatus, KeeperConnectionStatus, KeeperServiceStatus, KeeperStatus,
@@ -39,7 +39,7 @@ pub(super) struct Keeper {
     services: RefCell<BTreeMap<String, KeeperServiceStatus>>,
     prefixes: RefCell<KeptPrefixes>,
     ended: RefCell<VecDeque<EndedStatus>>,
-    reports: Reports,
+    reports: ReportHistory,
 }
 
 /// The keeper's record of one connection.
@@ -71,7 +71,7 @@ impl Keeper {
             services: RefCell::default(),
             prefixes: RefCell::default(),
             ended: RefCell::default(),
-            reports: Reports::default(),
+            reports: ReportHistory::default(),
         }
     }
 

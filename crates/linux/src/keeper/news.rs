@@ -6,12 +6,12 @@ use std::collections::VecDeque;
 
 use super::status::RelayState;
 
-/// Maximum number of ended connections that reports still name. Who has not asked for so long gets a whole report.
+/// Maximum number of ended connections that reports still name. An asker that has missed more gets a whole report.
 const GONE_MAX: usize = 1 << 16;
 
 /// The numbers of the reports, and the connections that have ended meanwhile.
 #[derive(Default)]
-pub(super) struct Reports {
+pub(super) struct ReportHistory {
     /// Number of the last report. The first one is 1.
     last: Cell<u64>,
     /// The ends that reports name: the number of the first report after the end, and the connection's.
@@ -20,7 +20,7 @@ pub(super) struct Reports {
     complete_from: Cell<u64>,
 }
 
-impl Reports {
+impl ReportHistory {
     /// Begins a report. Returns its number.
     pub fn begin(&self) -> u64 {
         self.last.set(self.last.get() + 1);
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn ends_are_told_to_whoever_has_not_heard_of_them() {
-        let reports = Reports::default();
+        let reports = ReportHistory::default();
         assert!(!reports.tells_all_since(0), "nothing is known");
         let first = reports.begin();
         reports.on_end(7);
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn who_has_not_asked_for_long_gets_a_whole_report() {
-        let reports = Reports::default();
+        let reports = ReportHistory::default();
         let first = reports.begin();
         reports.on_end(1);
         let second = reports.begin();
