@@ -309,3 +309,23 @@ fn endings_are_counted_and_the_last_remembered() {
     );
     assert_eq!((status.ended.len(), status.ended[0].id), (256, 44));
 }
+
+/// The keeper tells an agent that asks again only of the changes.
+#[test]
+fn an_agent_that_asks_again_gets_a_whole_status() {
+    let mut lab = KeeperLab::new();
+    let adopted = |lab: &mut KeeperLab, id| {
+        let ends = connection();
+        lab.adopt(adoption(id, &ends, nobody(), idle()), ends, &[])
+    };
+    let mut clients: Vec<_> = (1..=3).map(|id| adopted(&mut lab, id)).collect();
+    assert_eq!(lab.status().connections.len(), 3);
+    drop(clients.remove(1));
+    clients.push(adopted(&mut lab, 4));
+    lab.ended(2);
+    let known = lab.status();
+    let fresh = KeeperClient::connect(&lab.path()).unwrap().status().unwrap();
+    assert_eq!(known, fresh);
+    let ids: Vec<_> = known.connections.iter().map(|one| one.id).collect();
+    assert_eq!(ids, [1, 3, 4]);
+}
