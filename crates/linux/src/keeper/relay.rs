@@ -11,6 +11,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use proto::connection::OutputEnd;
 use proto::restart::catch_up::CatchUp;
 use proto::restart::{http, replay, replica};
 use socket2::SockRef;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::channel::Blob;
@@ -263,7 +264,14 @@ impl Relay {
     async fn try_connect(&self) -> io::Result<TcpStream> {
         let adoption = &self.kept.adoption;
         if !self.keeper.options.transparent {
-            let application = TcpStream::connect(adoption.application).await?;
+            let socket = match adoption.application {
+                SocketAddr::V4(_) => TcpSocket::new_v4()?,
+                SocketAddr::V6(_) => TcpSocket::new_v6()?,
+            };
+            if self.exports_states() {
+                socket.set_recv_buffer_size(UNSENT_MAX)?;
+            }
+            let application = socket.connect(adoption.application).await?;
             self.kept.from.set(Some(application.local_addr()?));
             return Ok(application);
         }
