@@ -1,7 +1,7 @@
 //! Ends the connections of a service that this node has given up. Those with unread input end at once, so that the application begins no
 //! request that the other node executes. The others can get nothing any more, because the gate is closed, and there is no hurry until the
-//! node's next role. Thousands of them take a tenth of a second, and the application then closes as many files. So they end a moment later, in
-//! a thread of its own: the two nodes may share a machine, and the clients wait for the other node now.
+//! node's next role. Thousands of them are much work, and the application then closes as many files. So they end a moment later, in a thread of
+//! its own: the two nodes may share a machine, and the clients wait for the other node now.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -394,15 +394,41 @@ impl RateLimiter {
 
     /// Waits until `count` more bytes may be sent or requested.
     async fn wait_for(&mut self, count: u64) {
-        if let Some(rate) = self.bytes_per_second {
-            let due = Duration::from_secs_f64(self.bytes as f64 / rate as f64);
-            let phase = if self.bytes == 0 {
-                Duration::ZERO
-            } else {
-                self.phase
-            };
-            tokio::time::sleep_until(self.start + phase + due).await;
+        if let Some(due) = self.due() {
+            tokio::time::sleep_until(self.start + due).await;
         }
         self.bytes += count;
+    }
+
+    /// When the next byte is due, from the start on. `None`: there is no rate.
+    fn due(&self) -> Option<Duration> {
+        let steady = Duration::from_secs_f64(self.bytes as f64 / self.bytes_per_second? as f64);
+        Some(if self.bytes == 0 {
+            steady
+        } else {
+            steady + self.phase
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A piece is due each second. Each task's pieces have a phase of their own, less than a second.
+    #[test]
+    fn tasks_ask_at_moments_of_their_own() {
+        let mut moments = Vec::new();
+        for seed in 0..20 {
+            let mut pace = RateLimiter::new(Some(1000)).spread(1000, seed);
+            assert_eq!(pace.due(), Some(Duration::ZERO), "the first piece is due at once");
+            pace.bytes += 1000;
+            moments.extend(pace.due());
+        }
+        let range = Duration::from_secs(1)..Duration::from_secs(2);
+        assert!(moments.iter().all(|moment| range.contains(moment)), "{moments:?}");
+        moments.sort_unstable();
+        moments.dedup();
+        assert_eq!(moments.len(), 20);
     }
 }

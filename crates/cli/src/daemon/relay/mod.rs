@@ -28,7 +28,8 @@ use serve::{RelayAnswers, RelayOrder, RelayReport};
 const NUMBERS: u32 = 32;
 /// Maximum number of connections that were taken over and are remembered, ended ones included.
 const TAKEN_MAX: usize = 1 << 16;
-/// Number of connections that the keeper has yet to take, from which it counts as behind. It needs about 25 µs for each.
+/// Number of connections that the keeper has yet to take, from which it counts as behind. A client that speaks waits for them, so they
+/// must take less than a few milliseconds.
 const BEHIND: u64 = 64;
 /// Why a connection that was taken over is not protected.
 pub const RELAYED: &str = "relayed; no backup";
