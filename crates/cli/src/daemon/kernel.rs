@@ -557,8 +557,11 @@ impl Kernel for LinuxKernel {
     fn stand_down(&mut self, index: ServiceIndex, is_deposed: bool) {
         self.replicas.close_all(index);
         let service = &mut self.services[usize::from(index)];
-        service.held = HeldClients::default(); // the next wire begins with no held clients
+        service.held = HeldClients::default();
         let vip = service.vip;
+        if let Err(error) = self.wire.end_holds(index) {
+            tracing::error!(%error, %vip, "clients whose connections were held may be unable to open new ones");
+        }
         let deposed = is_deposed.then(|| (service.name.clone(), service.on_deposed.clone()));
         self.set_speak(index, false);
         self.standing_down.begin(index, vip, deposed);

@@ -232,6 +232,20 @@ impl Wire {
         self.delete_clients("held", index, clients)
     }
 
+    /// This node gives the service up, and none of its connections is here or moves here any more. Forgets their clients, except those whose
+    /// connections are on annexes. Otherwise a client's next SYN from the same port would wait for a decision that nobody makes.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn end_holds(&self, index: u16) -> Result<(), WireError> {
+        if !self.has_told(index) {
+            return Ok(());
+        }
+        let mut clients = self.clients_in("held", index);
+        clients.retain(|&client| self.annex_of(index, client).is_none());
+        self.forget_clients(index, &clients)
+    }
+
     /// Marks all connections as decided, except reversed ones. A dead agent left connections undecided, and nobody will decide them any more.
     /// Connections that it had only reserved are the other node's again.
     pub(super) fn settle_for_the_dead(&self, services: u16) -> Result<(), WireError> {

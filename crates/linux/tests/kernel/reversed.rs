@@ -112,6 +112,11 @@ impl ReversedConnection {
         logged
     }
 
+    /// Another client on the same host, with this port.
+    const fn other_client(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.address.ip(), port)
+    }
+
     /// A segment from the VIP to the client that no socket has sent.
     fn stale(&self) -> Vec<u8> {
         let segment = Segment {
@@ -290,6 +295,62 @@ fn new_agents_leave_it_reversed() {
         assert_eq!(reversed.primary.reversed_there(service), [reversed.address]);
         let [primary, _] = reversed.exchange(&stream(1, 100_000));
         assert!(primary.iter().all(|&logged| logged >= 100_000), "{primary:?}");
+    }
+}
+
+/// A primary in doubt is mute until its wire confirms, and goes on with what it had.
+#[test]
+fn a_doubt_leaves_it_reversed() {
+    for family in Family::BOTH {
+        let Some(reversed) = ReversedConnection::new("a_doubt_leaves_it_reversed", family) else {
+            return;
+        };
+        reversed.primary.set_gates(Gate::Mute);
+        reversed.primary.set_gates(Gate::Primary);
+        let [primary, _] = reversed.exchange(&stream(1, 100_000));
+        assert!(primary.iter().all(|&logged| logged >= 100_000), "{primary:?}");
+    }
+}
+
+/// A node that stands down and then goes on alone has no connection that it could decide. A client may open a new one from the same port.
+#[test]
+fn a_node_that_stands_down_holds_nobody() {
+    for family in Family::BOTH {
+        let Some(reversed) = ReversedConnection::new("a_node_that_stands_down_holds_nobody", family) else {
+            return;
+        };
+        let ReversedConnection { lan, primary, .. } = &reversed;
+        let (service, moving) = (family.service(), reversed.other_client(1));
+        let elsewhere = reversed.other_client(2);
+        primary.reserve(service, &[moving]).expect("reserve");
+        primary.guide(service, elsewhere, Some(3)).expect("guide");
+        primary.set_gates(Gate::Mute);
+        primary.end_holds(service).expect("end");
+        assert_eq!(primary.reversed_there(service), []);
+        assert_eq!(primary.annexed(service), [(elsewhere, 3)]);
+        primary.set_gates(Gate::Sole);
+        let _listener = lan.primary.listen(family.vip());
+        for client in [reversed.address, moving] {
+            let mut tap = FrameTap::on(&lan.client, "port3");
+            let syn = Segment {
+                source: client,
+                destination: family.vip(),
+                seq: STALE,
+                ack: Seq(0),
+                flags: Flags::SYN,
+                window: 1000,
+                options: TcpOptions::default(),
+                payload: b"",
+            };
+            tap.put(lan.primary.mac(), lan.client.mac(), &syn.emit());
+            eventually("the SYN is answered", || {
+                let mut is_answered = false;
+                tap.take_segments(|segment| {
+                    is_answered |= segment.destination == client && segment.flags.syn
+                });
+                is_answered.then_some(())
+            });
+        }
     }
 }
 

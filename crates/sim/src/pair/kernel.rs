@@ -308,6 +308,7 @@ impl Kernel for Machine {
         self.may_speak = false;
         (self.is_claiming, self.is_reached) = (false, false);
         self.address = Address::Nowhere;
+        self.wire.end_holds();
         self.destroy_sockets();
     }
 

@@ -223,14 +223,17 @@ impl SimWire {
         }
         let before = std::mem::replace(&mut self.gate, gate);
         self.is_told = false;
-        let goes_alone = gate == Gate::Sole && before == Gate::Primary; // reversed connections are yet to be taken over
         if gate == Gate::Wire {
             self.held.clear();
-        } else if gate != Gate::Takeover && !goes_alone {
-            let is_annexed =
-                |held: &mut HeldState| matches!(held, HeldState::Annex(_) | HeldState::Leaving(_));
-            self.held.retain(|_, held| is_annexed(held));
+        } else if before == Gate::Takeover {
+            self.end_holds();
         }
+    }
+
+    /// Forgets all clients except those whose connections live on annexes.
+    pub fn end_holds(&mut self) {
+        let is_annexed = |held: &mut HeldState| matches!(held, HeldState::Annex(_) | HeldState::Leaving(_));
+        self.held.retain(|_, held| is_annexed(held));
     }
 
     /// Marks all connections as decided, because an agent that died cannot decide them any more.

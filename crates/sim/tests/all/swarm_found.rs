@@ -396,3 +396,10 @@ fn a_socket_that_holds_a_segment_back_takes_what_was_sent_as_sent() {
 fn what_is_taken_back_from_an_annex_does_not_come_from_the_primary() {
     hold([scenario!("seed-20261201100031")]);
 }
+
+/// A primary stood still after connections had moved to its backup. While it was in doubt, its simulated kernel forgot these connections, so
+/// their clients' segments no longer reached the backup. The real kernel forgets nothing at this gate.
+#[test]
+fn a_doubt_forgets_no_reversed_connection() {
+    hold([scenario!("seed-20261201500408")]);
+}
