@@ -280,6 +280,9 @@ impl Annexes {
     ) -> Vec<(SocketAddr, ServingNode)> {
         let mut next = Vec::new();
         for (client, (to, until)) in std::mem::take(&mut self.ordered) {
+            if self.place(&client) == to {
+                continue; // an earlier order has moved it there meanwhile
+            }
             let waits = if !self.up.contains(&to) {
                 Err("the node is not there".to_owned())
             } else if self.moves.len() + next.len() >= MOVES_MAX || self.moves.contains_key(&client) {
@@ -601,6 +604,30 @@ mod tests {
         assert_eq!(annexes.on_drained().start, [one]);
         assert_eq!(annexes.on_started(client(1)), Some(one));
         assert_eq!(annexes.place(&client(1)), ServingNode::Primary);
+        assert_eq!((annexes.report().moved, annexes.report().pending), (1, 0));
+    }
+
+    /// The operator orders the same move again while the guest is on its way.
+    #[test]
+    fn a_guest_does_not_move_to_the_node_where_it_is() {
+        let delta = ServingNode::Annex(AnnexId(4));
+        let mut annexes = with_guest();
+        annexes.on_up(delta);
+        annexes.order(&[client(1)], delta, at(100));
+        let next = annexes.take_ordered(at(1), |_| Ok(()));
+        assert_eq!(next, [(client(1), delta)]);
+        let drain = annexes.ask_drain();
+        annexes.begin(at(1), client(1), delta, drain);
+        annexes.order(&[client(1)], delta, at(100));
+        assert_eq!(annexes.take_ordered(at(2), |_| Ok(())), []);
+        annexes.on_drained();
+        annexes.on_restored(client(1), delta, 0);
+        annexes.on_released(client(1));
+        annexes.ask_drain();
+        annexes.on_drained();
+        annexes.on_started(client(1)).unwrap();
+        assert_eq!(annexes.place(&client(1)), delta);
+        assert_eq!(annexes.take_ordered(at(3), |_| Ok(())), []);
         assert_eq!((annexes.report().moved, annexes.report().pending), (1, 0));
     }
 

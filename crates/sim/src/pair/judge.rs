@@ -198,8 +198,8 @@ impl WatchedConnection {
         self.ownership.is_used() && (is_probe || place.at < 0)
     }
 
-    /// Whether each end has acknowledged the other's FIN. Then the client's packets go to the primary again, and a late acknowledgement of an
-    /// earlier socket passes.
+    /// Whether each end has acknowledged the other's FIN. Then the client's packets go to the primary again, and a late segment of an earlier
+    /// socket passes.
     pub(super) fn is_complete(&self) -> bool {
         let acknowledged = self.latest_ack.zip(self.output_first);
         let acknowledged = acknowledged.map(|(ack, first)| i64::from(ack.distance_from(first)));

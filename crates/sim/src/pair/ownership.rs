@@ -47,6 +47,8 @@ pub(super) struct Ownership {
     pub(super) was_carried: bool,
     /// When no node of the pair could continue the connection any more, which an annex has.
     pub unprotected_at: Option<Instant>,
+    /// Number of the pair's last socket that an application has had. The sockets that were made before it cannot continue the connection.
+    applied: u64,
     /// Of each node of the pair: its last socket was made for a move back, and no application has it yet.
     unstarted: [bool; 2],
     /// The node of the pair that has started the last socket after a move back, until the client hears a socket.
@@ -73,7 +75,7 @@ impl Ownership {
     }
 
     /// A node of the pair has started its last socket, which was made for a move back.
-    pub const fn on_moved_back(&mut self, node: usize) {
+    pub fn on_moved_back(&mut self, node: usize) {
         self.on_application(node);
         self.unheard = Some(node);
     }
@@ -84,8 +86,9 @@ impl Ownership {
     }
 
     /// The socket of a node of the pair is an application's, or a relay's, from now on.
-    pub const fn on_application(&mut self, node: usize) {
+    pub fn on_application(&mut self, node: usize) {
         self.unstarted[node] = false;
+        self.applied = self.number_of(SpeakingPlace::Pair);
     }
 
     /// Whether no application has the last socket of a node of the pair.
@@ -109,15 +112,21 @@ impl Ownership {
         !self.sockets.is_empty()
     }
 
-    /// Whether an annex has a socket that speaks.
+    /// Whether an annex has a socket that speaks, and no node of the pair has taken the connection over since.
     pub fn is_on_annex(&self) -> bool {
-        !self.annexes.is_empty()
+        let mut annexes = self.annexes.iter();
+        annexes.any(|&annex| self.number_of(SpeakingPlace::Annex(annex)) > self.applied)
+    }
+
+    /// Number of this place's last socket. 0: the first one.
+    fn number_of(&self, place: SpeakingPlace) -> u64 {
+        self.sockets.get(&place).copied().unwrap_or(0)
     }
 
     /// A segment of this place's last socket reaches the client. Returns an earlier socket's number, and the one that has spoken before.
     pub(super) fn on_place(&mut self, place: SpeakingPlace, released: Most) -> Result<(), (u64, u64)> {
         self.unheard = None;
-        let number = self.sockets.get(&place).copied().unwrap_or(0);
+        let number = self.number_of(place);
         if number < self.spoke {
             return Err((number, self.spoke));
         }
@@ -145,5 +154,23 @@ mod tests {
         assert!(ownership.is_unstarted(0), "the survivor starts another one");
         ownership.on_application(0);
         assert!(!ownership.is_unstarted(0));
+    }
+
+    /// The wire takes over from an annex whose link is cut, so that the annex keeps its socket.
+    #[test]
+    fn what_the_wire_has_taken_over_is_not_on_the_annex() {
+        let mut ownership = Ownership::default();
+        ownership.on_socket(SpeakingPlace::Annex(0));
+        ownership.annexes.insert(0);
+        assert!(ownership.is_on_annex());
+        ownership.on_socket(SpeakingPlace::Pair);
+        assert!(
+            ownership.is_on_annex(),
+            "no application has the wire's socket yet"
+        );
+        ownership.on_application(1);
+        assert!(!ownership.is_on_annex());
+        ownership.on_socket(SpeakingPlace::Annex(0));
+        assert!(ownership.is_on_annex(), "it has moved there again");
     }
 }

@@ -403,3 +403,10 @@ fn what_is_taken_back_from_an_annex_does_not_come_from_the_primary() {
 fn a_doubt_forgets_no_reversed_connection() {
     hold([scenario!("seed-20261201500408")]);
 }
+
+/// An operator ordered the same move again while a connection was on its way to an annex. When it was there, it was to move from this annex to
+/// the same annex, which already had its socket. So the move failed, and the wire asked the annex to drop the socket.
+#[test]
+fn a_connection_does_not_move_to_the_annex_where_it_is() {
+    hold([scenario!("seed-20261201952592")]);
+}
