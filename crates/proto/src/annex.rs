@@ -280,8 +280,14 @@ impl Annexes {
     ) -> Vec<(SocketAddr, ServingNode)> {
         let mut next = Vec::new();
         for (client, (to, until)) in std::mem::take(&mut self.ordered) {
-            if self.place(&client) == to {
+            let place = self.place(&client);
+            if place == to {
                 continue; // an earlier order has moved it there meanwhile
+            }
+            if place == ServingNode::Primary {
+                self.report
+                    .count(client, Some("it is on no annex any more".to_owned()));
+                continue;
             }
             let waits = if !self.up.contains(&to) {
                 Err("the node is not there".to_owned())
@@ -436,6 +442,11 @@ impl Annexes {
     /// The primary says that it has started the connection, or that it cannot. Returns whether it was asked to, and had not answered.
     pub fn on_answer(&mut self, client: &SocketAddr) -> bool {
         self.unconfirmed.remove(client).is_some()
+    }
+
+    /// Whether the primary was asked to start the connection, and has not said that it has.
+    pub fn is_unconfirmed(&self, client: &SocketAddr) -> bool {
+        self.unconfirmed.contains_key(client)
     }
 
     /// The clients of the connections that the primary was asked to start, and of which it has not said that it has.
@@ -629,6 +640,27 @@ mod tests {
         assert_eq!(annexes.place(&client(1)), delta);
         assert_eq!(annexes.take_ordered(at(3), |_| Ok(())), []);
         assert_eq!((annexes.report().moved, annexes.report().pending), (1, 0));
+    }
+
+    /// The operator orders another move while a guest moves back to the primary. From there, only the primary can order a move.
+    #[test]
+    fn what_has_moved_back_is_no_guest() {
+        let delta = ServingNode::Annex(AnnexId(4));
+        let mut annexes = with_guest();
+        annexes.on_up(delta);
+        let drain = annexes.ask_drain();
+        annexes.begin(at(1), client(1), ServingNode::Primary, drain);
+        annexes.order(&[client(1)], delta, at(100));
+        assert_eq!(annexes.take_ordered(at(2), |_| Ok(())), []);
+        annexes.on_drained();
+        annexes.on_restored(client(1), ServingNode::Primary, 0);
+        annexes.on_released(client(1));
+        annexes.ask_drain();
+        annexes.on_drained();
+        annexes.on_started(client(1)).unwrap();
+        assert_eq!(annexes.take_ordered(at(3), |_| Ok(())), []);
+        let report = annexes.report();
+        assert_eq!((report.moved, report.pending, report.stayed), (1, 0, 1));
     }
 
     /// With a connection that the primary was asked to start.

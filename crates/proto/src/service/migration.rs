@@ -240,6 +240,10 @@ impl Service {
             if self.annexes.is_unheard(&client) {
                 return Err("the other node takes it over from an annex".to_owned().into());
             }
+            // Its late answer that it has not started the connection would make this wire take it over once more.
+            if self.annexes.is_unconfirmed(&client) {
+                return Err("the other node has not said that it has started it".to_owned().into());
+            }
             match annex {
                 Some(annex) => self.annex_obstacle(annex)?,
                 None => obstacle.map_or(Ok(()), |why| Err(why.to_owned()))?,

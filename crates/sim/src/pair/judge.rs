@@ -787,6 +787,8 @@ impl Judge {
         if let Some(flow) = self.flows.get_mut(&client) {
             flow.ownership.on_socket(SpeakingPlace::Pair); // it may acknowledge from now on
             flow.ownership.on_application(node);
+            // The next wire's log begins anew, and the restored socket has nothing of what is behind a hole: the client repeats it.
+            flow.input_in_time.forget_behind_hole();
             let logged = flow.input_in_time.contiguous as u64;
             flow.logged_before_ready = if flow.was_reversed { 0 } else { logged };
             if flow.was_reversed {

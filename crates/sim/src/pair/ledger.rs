@@ -47,6 +47,12 @@ impl ObservedBytes {
         Ok(())
     }
 
+    /// Forgets all that is behind the first gap.
+    pub fn forget_behind_hole(&mut self) {
+        self.bytes.truncate(self.contiguous);
+        self.fin = self.fin.filter(|&fin| fin <= self.contiguous as u64);
+    }
+
     /// The end of what is known without a gap. The FIN counts as one byte.
     pub fn end(&self) -> u64 {
         let contiguous = self.contiguous as u64;
