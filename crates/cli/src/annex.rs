@@ -693,6 +693,8 @@ fn end(vip: SocketAddr, clients: &[SocketAddr]) {
 mod tests {
     use std::sync::mpsc::channel;
 
+    use proto::carried::TakeBackNumber;
+
     use super::*;
 
     fn client(port: u16) -> SocketAddr {
@@ -730,7 +732,7 @@ mod tests {
         let (replies, said) = channel();
         let greeting = HostGreeting {
             epoch: 1,
-            take_back: 0,
+            take_back: TakeBackNumber::default(),
             having: Having::Known(clients.to_vec()),
         };
         service.obey(link, &greeting, replies);

@@ -12,11 +12,31 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::Instant;
 use crate::serving::{AnnexId, ServingNode};
 
 /// Time that annexes have to answer. Afterwards, what they have not claimed counts as lost.
 pub const CLAIM_MAX: Duration = Duration::from_secs(3);
+
+/// The number of a wire's last take-back. In one epoch, only one node is the wire, and its numbers increase, also with a new agent. The numbers
+/// of two nodes come from different clocks, so the epoch counts first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TakeBackNumber {
+    /// The epoch of the wire.
+    pub epoch: u64,
+    /// The number that the wire has given, which it also says in its heartbeats of this epoch.
+    pub given: u64,
+}
+
+impl TakeBackNumber {
+    /// A number that no wire gives.
+    pub const UNKNOWN: Self = Self {
+        epoch: u64::MAX,
+        given: u64::MAX,
+    };
+}
 
 /// Where connections of annexes live, as their primary knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -29,9 +49,9 @@ pub struct CarriedConnections {
     /// Until when the annexes can answer.
     asks_until: Option<Instant>,
     /// Number of the wire's last take-back, as the wire has said. `None`: there is no wire with annexes.
-    heard: Option<u64>,
+    heard: Option<TakeBackNumber>,
     /// The number with which this node asks the annexes.
-    number: u64,
+    number: TakeBackNumber,
 }
 
 /// A client, and the node on which its connection lives from now on.
@@ -48,19 +68,19 @@ impl CarriedConnections {
         let places: BTreeMap<_, _> = places.into_iter().collect();
         Self {
             asks_until: (is_alone && !places.is_empty()).then(|| now + CLAIM_MAX),
-            number: u64::MAX,
+            number: TakeBackNumber::UNKNOWN,
             places,
             ..Self::default()
         }
     }
 
     /// The number of the wire's last take-back. `None`: this node has heard none.
-    pub const fn heard(&self) -> Option<u64> {
+    pub const fn heard(&self) -> Option<TakeBackNumber> {
         self.heard
     }
 
     /// The wire has said the number of its last take-back.
-    pub const fn hear(&mut self, number: Option<u64>) {
+    pub const fn hear(&mut self, number: Option<TakeBackNumber>) {
         self.heard = number;
     }
 
@@ -106,7 +126,7 @@ impl CarriedConnections {
     }
 
     /// If this node passes the packets of annexes, or wants to: the number with which it asks them.
-    pub fn asks_with(&self) -> Option<u64> {
+    pub fn asks_with(&self) -> Option<TakeBackNumber> {
         let is_active = self.asks_until.is_some() || !self.carried.is_empty();
         is_active.then_some(self.number)
     }
@@ -220,6 +240,7 @@ mod tests {
 
     const GAMMA: AnnexId = AnnexId(3);
     const DELTA: AnnexId = AnnexId(4);
+    const NUMBER: TakeBackNumber = TakeBackNumber { epoch: 2, given: 7 };
 
     fn client(port: u16) -> SocketAddr {
         ([10, 0, 0, 1], port).into()
@@ -240,7 +261,7 @@ mod tests {
     /// The wire has said that clients 1 and 2 live on gamma, and 3 on delta.
     fn told() -> CarriedConnections {
         let mut carried = CarriedConnections::default();
-        carried.hear(Some(7));
+        carried.hear(Some(NUMBER));
         let said = [on(client(1), GAMMA), on(client(2), GAMMA), on(client(3), DELTA)];
         assert_eq!(carried.note(&said, false), said);
         assert_eq!(carried.note(&said, true), [], "nothing is new");
@@ -264,7 +285,7 @@ mod tests {
     #[test]
     fn what_is_not_claimed_in_time_is_lost() {
         let mut carried = alone();
-        assert_eq!(carried.asks_with(), Some(7));
+        assert_eq!(carried.asks_with(), Some(NUMBER));
         let (changes, drops) = carried.claim(GAMMA, &[client(1), client(4)], true);
         assert_eq!(
             changes,
@@ -274,7 +295,7 @@ mod tests {
         assert_eq!(carried.on_timeout(at(2999)), []);
         assert_eq!(carried.on_timeout(at(3000)), [home(client(3))], "delta is silent");
         assert_eq!(carried.poll_timeout(), None);
-        assert_eq!(carried.asks_with(), Some(7), "gamma's packets still pass");
+        assert_eq!(carried.asks_with(), Some(NUMBER), "gamma's packets still pass");
     }
 
     /// With a wire, a connection that this node does not know as the annex's may be the wire's.
@@ -349,7 +370,7 @@ mod tests {
     #[test]
     fn what_the_wire_passes_is_not_carried_and_not_lost() {
         let mut carried = CarriedConnections::default();
-        carried.hear(Some(7));
+        carried.hear(Some(NUMBER));
         carried.note(&[on(client(1), GAMMA), on(client(2), DELTA)], true);
         carried.begin(at(0));
         carried.claim(GAMMA, &[client(1)], true);
@@ -373,7 +394,7 @@ mod tests {
         let places = [(client(1), GAMMA)];
         assert_eq!(CarriedConnections::new(at(0), false, places).asks_with(), None);
         let mut carried = CarriedConnections::new(at(0), true, places);
-        assert_eq!(carried.asks_with(), Some(u64::MAX));
+        assert_eq!(carried.asks_with(), Some(TakeBackNumber::UNKNOWN));
         carried.claim(GAMMA, &[client(1)], true);
         assert_eq!(carried.on_timeout(at(0) + CLAIM_MAX), []);
         assert_eq!(carried.guests().count(), 1);

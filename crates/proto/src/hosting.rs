@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Instant;
-use crate::carried::CLAIM_MAX;
+use crate::carried::{CLAIM_MAX, TakeBackNumber};
 use crate::export::{ExportOutcome, Exports, SnapshotPart};
 
 /// If the link of a primary that carries connections ends, its next agent has this time to begin another one, before a wire that does not know of
@@ -27,7 +27,7 @@ pub struct Greeting {
     /// The service's epoch.
     pub epoch: u64,
     /// The number of the wire's last take-back.
-    pub take_back: u64,
+    pub take_back: TakeBackNumber,
     /// The sender is the primary, which asks for connections. Otherwise, it is the wire.
     pub asks: bool,
 }
@@ -53,7 +53,7 @@ pub struct HostGreeting {
     /// The service's epoch. An annex does not obey an earlier one than it has obeyed.
     pub epoch: u64,
     /// The number of the wire's last take-back.
-    pub take_back: u64,
+    pub take_back: TakeBackNumber,
     /// What the receiver has.
     pub having: Having,
 }
@@ -84,7 +84,7 @@ pub struct AnnexHost {
     /// The epoch of the last greeting that it has obeyed.
     epoch: u64,
     /// The number of the wire's last take-back that it knows.
-    take_back: u64,
+    take_back: TakeBackNumber,
     /// It gives back what it has, and keeps nothing for a primary that asks.
     stops: bool,
 }
@@ -193,7 +193,7 @@ impl AnnexHost {
     }
 
     /// The wire says the number of its last take-back.
-    pub const fn on_take_back(&mut self, number: u64) {
+    pub const fn on_take_back(&mut self, number: TakeBackNumber) {
         self.take_back = number;
     }
 
@@ -273,21 +273,29 @@ mod tests {
         Instant::ZERO + Duration::from_secs(seconds)
     }
 
+    const fn number(given: u64) -> TakeBackNumber {
+        TakeBackNumber { epoch: 5, given }
+    }
+
     fn wire(epoch: u64, take_back: u64, guests: &[SocketAddr]) -> HostGreeting {
         let asks = false;
         Greeting {
             epoch,
-            take_back,
+            take_back: TakeBackNumber {
+                epoch,
+                given: take_back,
+            },
             asks,
         }
         .to_host_of(guests)
     }
 
+    /// It has heard this number of the wire of epoch 5.
     fn primary(epoch: u64, take_back: u64) -> HostGreeting {
         let asks = true;
         Greeting {
             epoch,
-            take_back,
+            take_back: number(take_back),
             asks,
         }
         .to_host_of(&[])
@@ -327,7 +335,7 @@ mod tests {
     fn a_primary_gets_nothing_of_before_a_take_back() {
         let mut host = hosting();
         assert_eq!(host.take_list(&primary(6, 7)), [], "it knows this take-back");
-        host.on_take_back(9);
+        host.on_take_back(number(9));
         assert_eq!(host.take_list(&primary(6, 8)), [], "and a later one");
         assert_eq!(host.take_list(&primary(6, 10)), [client(1), client(2)]);
         assert_eq!(host.started(), 0);
@@ -421,6 +429,14 @@ mod tests {
         assert_eq!(host.poll_parts(at(2), &mut exports), []);
         let outcomes: Vec<_> = std::iter::from_fn(|| exports.poll_outcome()).collect();
         assert_eq!(outcomes.len(), 3, "nobody keeps them: {outcomes:?}");
+    }
+
+    #[test]
+    fn the_number_of_a_later_wire_is_higher() {
+        let mut host = hosting();
+        let mut later = primary(8, 3);
+        later.take_back.epoch = 7;
+        assert_eq!(host.take_list(&later), [client(1), client(2)]);
     }
 
     #[test]

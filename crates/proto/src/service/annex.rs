@@ -6,7 +6,7 @@ use super::{BrokenRule, Service, ServiceInput};
 use crate::Instant;
 use crate::action::{AnnexStep, OperatorReport, ServiceAction, ServiceBeat};
 use crate::annex::{AnnexId, DoubtedStarts, MovingConnection, ServingNode};
-use crate::carried::PlaceChange;
+use crate::carried::{PlaceChange, TakeBackNumber};
 use crate::connection::Connection;
 use crate::hosting::Greeting;
 use crate::role::Role;
@@ -39,7 +39,7 @@ impl Service {
         let (is_wire, asks_with) = (self.role() == Role::Backup, self.asks_with());
         (is_wire || asks_with.is_some()).then(|| Greeting {
             epoch: self.epoch(),
-            take_back: asks_with.or_else(|| self.take_back()).unwrap_or(0),
+            take_back: asks_with.or_else(|| self.own_take_back()).unwrap_or_default(),
             asks: !is_wire,
         })
     }
@@ -148,9 +148,13 @@ impl Service {
             return;
         }
         match (self.role(), beat.role) {
-            (Role::Primary, Role::Backup) if self.carried.heard() != beat.take_back => {
-                self.carried.hear(beat.take_back);
-                self.tell_peer(now);
+            (Role::Primary, Role::Backup) => {
+                let epoch = beat.epoch;
+                let said = beat.take_back.map(|given| TakeBackNumber { epoch, given });
+                if self.carried.heard() != said {
+                    self.carried.hear(said);
+                    self.tell_peer(now);
+                }
             }
             (Role::Backup, Role::Primary) => {
                 let clients = self.annexes.on_heard(beat.take_back);
@@ -510,16 +514,27 @@ impl Service {
     }
 
     /// If this primary passes the packets of annexes, or wants to: the number of the take-back with which it asks them for connections.
-    pub fn asks_with(&self) -> Option<u64> {
+    pub fn asks_with(&self) -> Option<TakeBackNumber> {
         self.carried.asks_with()
     }
 
-    /// The number of the last take-back from a silent annex: of a wire, its own; of a primary, the one that it has heard of.
+    /// What a heartbeat says of the last take-back from a silent annex: a wire says its own, and a primary what it has heard in this epoch, or 0.
     pub fn take_back(&self) -> Option<u64> {
+        let is_of_now = |number: &TakeBackNumber| number.epoch == self.epoch();
         match self.role() {
             Role::Backup => self.annexes.take_back(),
-            _ => self.carried.heard(),
+            _ => {
+                let heard = self.carried.heard();
+                heard.map(|number| if is_of_now(&number) { number.given } else { 0 })
+            }
         }
+    }
+
+    /// The number of this wire's last take-back.
+    fn own_take_back(&self) -> Option<TakeBackNumber> {
+        let epoch = self.epoch();
+        let given = self.annexes.take_back()?;
+        Some(TakeBackNumber { epoch, given })
     }
 
     pub(super) fn guide(&mut self, changes: impl IntoIterator<Item = PlaceChange>) {

@@ -242,7 +242,9 @@ impl Service {
             }
             // Its late answer that it has not started the connection would make this wire take it over once more.
             if self.annexes.is_unconfirmed(&client) {
-                return Err("the other node has not said that it has started it".to_owned().into());
+                return Err("the other node has not said that it has started it"
+                    .to_owned()
+                    .into());
             }
             match annex {
                 Some(annex) => self.annex_obstacle(annex)?,

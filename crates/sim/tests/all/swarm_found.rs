@@ -410,3 +410,19 @@ fn a_doubt_forgets_no_reversed_connection() {
 fn a_connection_does_not_move_to_the_annex_where_it_is() {
     hold([scenario!("seed-20261201952592")]);
 }
+
+/// A connection had just moved from an annex back to the primary, and moved on to the backup before the primary had said that it had started
+/// it. The primary's answer, that it had not, made the wire take over what it had already. Then it sent this connection's output without a
+/// log.
+#[test]
+fn a_connection_does_not_move_on_before_it_is_said_to_be_started() {
+    hold([scenario!("seed-2026120230086")]);
+}
+
+/// A wire took the service over, and the annexes did not hear that they were to drop their connections. The old primary came back as the wire,
+/// and failed before any annex obeyed it. Its number of the last take-back, from another clock, was lower than the one that the annexes
+/// knew. So they gave their old connections, and the node that had taken these over passed their packets.
+#[test]
+fn the_numbers_of_two_wires_come_from_different_clocks() {
+    hold([scenario!("seed-2026120240224")]);
+}

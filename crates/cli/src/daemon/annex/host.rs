@@ -306,6 +306,7 @@ impl HostedConnections {
 #[cfg(test)]
 mod tests {
     use proto::annex::AnnexId;
+    use proto::carried::TakeBackNumber;
     use proto::hosting::Greeting;
 
     use super::*;
@@ -315,7 +316,7 @@ mod tests {
         let annex = |name| ServingNode::Annex(AnnexId::of(name));
         let greeting = Greeting {
             epoch: 1,
-            take_back: 0,
+            take_back: TakeBackNumber::default(),
             asks: false,
         };
         let at: SocketAddr = "10.0.0.4:7402".parse().unwrap();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use proto::Seq;
 use proto::annex::{AnnexId, ServingNode};
+use proto::carried::TakeBackNumber;
 use proto::census::{ClientTerms, Terms};
 use proto::connection::Endpoint;
 use proto::export::{PartReceipt, SnapshotPart};
@@ -17,7 +18,7 @@ use crate::daemon::relay::PlannedContent;
 pub type WakeAgent = Arc<dyn Fn() + Send + Sync>;
 
 /// Marks a link of this version.
-pub const MAGIC: [u8; 4] = *b"SFA6";
+pub const MAGIC: [u8; 4] = *b"SFA7";
 /// The only kind of frame.
 pub const MESSAGE: u8 = 1;
 
@@ -41,7 +42,7 @@ pub enum AnnexRequest {
     /// Close the socket without sending anything.
     Drop(SocketAddr),
     /// To an annex: the number of the wire's last take-back (`proto::carried`).
-    TakeBack(u64),
+    TakeBack(TakeBackNumber),
     /// To the primary: where connections live. `None`: on the primary, or nowhere.
     Lives {
         /// Clients, and the annexes that have their connections.

@@ -62,9 +62,15 @@ fn claimed(clients: Vec<SocketAddr>) -> ServiceInput {
 #[test]
 fn a_primary_that_is_alone_asks_the_annexes_with_the_number_that_it_has_heard() {
     let mut two = Two::without_wire(true);
-    assert_eq!(two.roles()[0].0, Role::Sole);
-    let number = two.nodes[0].service(0).asks_with();
-    assert!(number.is_some() && number == two.nodes[0].service(0).take_back());
+    let (role, epoch) = two.roles()[0];
+    assert_eq!(role, Role::Sole);
+    let number = two.nodes[0].service(0).asks_with().expect("it asks");
+    assert!(number.given > 0 && number.epoch < epoch, "the wire's: {number:?}");
+    assert_eq!(
+        two.nodes[0].service(0).take_back(),
+        Some(0),
+        "no wire of this epoch"
+    );
     assert_eq!(two.put(0, claimed(vec![client()])), [guide(ANNEX)]);
     assert_eq!(two.nodes[0].service(0).guests().count(), 1);
     two.pass(CLAIM_MAX);
@@ -115,7 +121,8 @@ fn a_primary_with_a_new_wire_asks_the_annexes_too() {
     assert_eq!(two.roles().map(|(role, _)| role), [Role::Primary, Role::Backup]);
     let (places, is_all) = (Vec::new(), true);
     assert_eq!(two.put(0, ServiceInput::LiveAt { places, is_all }), []);
-    assert!(number.is_some() && two.nodes[0].service(0).asks_with() == number);
+    let asks_with = two.nodes[0].service(0).asks_with();
+    assert!(number.is_some() && asks_with.map(|one| one.given) == number);
     let offered: Vec<_> = two.nodes[0].service(0).offered_guests().collect();
     assert_eq!(offered, [(client(), GAMMA)]);
     assert_eq!(two.put(0, claimed(vec![client()])), [guide(ANNEX)]);

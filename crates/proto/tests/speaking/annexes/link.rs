@@ -1,6 +1,7 @@
 //! Links between the modelled nodes: ordered messages, which are lost when the link is reset.
 
 use proto::annex::{AnnexId, ServingNode};
+use proto::carried::TakeBackNumber;
 use proto::hosting::HostGreeting;
 use steadfast_proto as proto;
 
@@ -9,7 +10,7 @@ use steadfast_proto as proto;
 pub enum LinkSay {
     // From the caller.
     Hello(HostGreeting),
-    TakeBack(u64),
+    TakeBack(TakeBackNumber),
     Restore,
     Start,
     Drop,

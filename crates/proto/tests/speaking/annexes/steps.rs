@@ -212,7 +212,9 @@ impl AnnexedState {
                 primary.offer = PrimaryOffer::None;
                 wire.release();
             }
-            (AnnexAction::HearWire, _) => primary.carried.hear(wire.annexes.take_back()),
+            (AnnexAction::HearWire, _) => {
+                primary.carried.hear(wire.number());
+            }
             (AnnexAction::HearPrimary, _) => wire.hear(primary.carried.heard()),
             _ => {}
         }

@@ -2,6 +2,7 @@
 
 use proto::Instant;
 use proto::annex::{AnnexId, Annexes, MovingConnection, ServingNode};
+use proto::carried::TakeBackNumber;
 use proto::hosting::Greeting;
 use steadfast_proto as proto;
 
@@ -18,6 +19,10 @@ pub enum WireEntry {
     /// The wire's own socket has them.
     Taken,
 }
+
+/// Clocks in nanoseconds: that of the first wire's node, and by how much each later wire's is behind it.
+const CLOCK_OF_FIRST: u64 = 1_000_000;
+const CLOCK_BEHIND: u64 = 10_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WireNode {
@@ -55,12 +60,13 @@ pub fn node_of(index: usize) -> ServingNode {
 impl WireNode {
     /// The wire's agent with this number. `found`: the annex of the connection's entry in the kernel.
     pub fn new(agent: u64, epoch: u64, found: Option<AnnexId>, has_log: bool) -> Self {
-        let began = Instant::from_nanos(agent * 100);
+        // The clock of the node that is the wire later is behind.
+        let began = Instant::from_nanos(CLOCK_OF_FIRST - epoch * CLOCK_BEHIND + agent * 100);
         let annexes = Annexes::new(began, found.map(|annex| (client(), annex)));
-        Self {
+        let mut wire = Self {
             greeting: Greeting {
                 epoch,
-                take_back: annexes.take_back().unwrap_or(0),
+                take_back: TakeBackNumber::default(),
                 asks: false,
             },
             annexes,
@@ -71,11 +77,20 @@ impl WireNode {
             expected: None,
             is_prepared: false,
             has_lost: false,
-        }
+        };
+        wire.greeting.take_back = wire.number().unwrap_or_default();
+        wire
     }
 
     pub fn link(&mut self, node: ServingNode) -> &mut ModelLink {
         &mut self.links[index_of(node)]
+    }
+
+    /// The number of its last take-back.
+    pub fn number(&self) -> Option<TakeBackNumber> {
+        let epoch = self.greeting.epoch;
+        let given = self.annexes.take_back()?;
+        Some(TakeBackNumber { epoch, given })
     }
 
     /// The annex of the connection's entry, which the next agent finds.
@@ -97,7 +112,7 @@ impl WireNode {
 
     /// Tells the annexes a new number.
     pub fn follow(&mut self) {
-        let take_back = self.annexes.take_back().unwrap_or(0);
+        let take_back = self.number().unwrap_or_default();
         if self.greeting.take_back != take_back {
             self.greeting.take_back = take_back;
             for link in &mut self.links {
@@ -182,7 +197,10 @@ impl WireNode {
     }
 
     /// The primary's heartbeat says which take-back it has heard of.
-    pub fn hear(&mut self, number: Option<u64>) {
+    /// The primary has heard this number, maybe of an earlier wire.
+    pub fn hear(&mut self, number: Option<TakeBackNumber>) {
+        let is_own = |number: TakeBackNumber| number.epoch == self.greeting.epoch;
+        let number = number.map(|number| if is_own(number) { number.given } else { 0 });
         if !self.annexes.on_heard(number).is_empty() {
             self.adopt();
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use proto::Instant;
 use proto::Seq;
 use proto::annex::AnnexId;
+use proto::carried::TakeBackNumber;
 use proto::census::ClientTerms;
 use proto::connection::Endpoint as Known;
 use proto::export::{PartReceipt, SnapshotPart};
@@ -49,7 +50,7 @@ pub(in crate::pair) enum LinkWord {
     /// End the connection without a word.
     Drop(SocketAddr),
     /// The number of the wire's last take-back.
-    TakeBack(u64),
+    TakeBack(TakeBackNumber),
     /// To the primary: where connections live.
     Lives {
         places: Vec<(SocketAddr, Option<AnnexId>)>,
