@@ -145,6 +145,12 @@ struct node_state {
 	__u64 agent_timeout_ns; /* when the agent has been away for longer than this, packets pass unlogged if the rings are full */
 };
 
+/* The only constants that user space sets before it loads the programs. */
+struct settings {
+	__u8 chunks_only; /* 1: copy in 1 KB chunks even where the kernel has bpf_dynptr_copy (for tests of the fallback) */
+	__u8 is_annex;    /* 1: this node has connections for the wires of other nodes (docs/annex.md) */
+};
+
 /* Header of each record in the rings. The packet follows, from its IP header on. */
 struct record {
 	__u64 time_ns; /* CLOCK_MONOTONIC */

@@ -9,16 +9,14 @@
 #include "abi.h"
 #include "headers.h"
 #include "kernel.h"
+#include "settings.h"
 
 #define RECORD_HEADER sizeof(struct record)
 #define CHUNK 1024
 #define CHUNKS_MAX 66
 
-/* Copy in 1 KB chunks even where the kernel has bpf_dynptr_copy (for tests of the fallback). */
-const volatile _Bool chunks_only = 0;
-
 static __always_inline _Bool can_copy_dynptr(void) {
-	return !chunks_only && bpf_ksym_exists(bpf_dynptr_copy) && bpf_ksym_exists(bpf_dynptr_from_skb);
+	return !settings.chunks_only && bpf_ksym_exists(bpf_dynptr_copy) && bpf_ksym_exists(bpf_dynptr_from_skb);
 }
 
 /* For kernels without bpf_dynptr_copy. The record is rounded up to whole chunks. */

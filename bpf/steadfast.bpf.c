@@ -22,6 +22,7 @@
 #include "own.h"
 #include "release.h"
 #include "returned.h"
+#include "settings.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -538,6 +539,18 @@ static __always_inline int silence_death(struct __sk_buff *skb, struct parsed *p
 	return TC_ACT_OK;
 }
 
+/*
+ * Whether a segment is an annex's answer to a segment for which it has no socket. Its wire has the connection's log, so a RST would end what
+ * the wire can continue. The RST of a connection's own socket has this socket.
+ */
+static __always_inline _Bool is_stray_reset(struct __sk_buff *skb, struct parsed *packet) {
+	if (!settings.is_annex || !packet->tcp.rst)
+		return 0;
+	struct bpf_sock *socket = skb->sk;
+	struct bpf_sock *full = socket ? bpf_sk_fullsock(socket) : NULL;
+	return !full || !full->dst_port;
+}
+
 /* Whether this node's own stack may send this segment for the VIP now. The callers take care of the segment's route. */
 static __always_inline int may_leave(struct __sk_buff *skb, struct parsed *packet, struct service_state *state, __u32 gate) {
 	__u32 service = packet->service, held_now = held_as(packet, state);
@@ -559,6 +572,8 @@ static __always_inline int may_leave(struct __sk_buff *skb, struct parsed *packe
 		return dropped(service, REASON_EGRESS_MUTE);
 	case GATE_PRIMARY:
 		if (held_now == HELD_LOGGED || held_now == HELD_RESERVED || is_annexed(held_now))
+			return dropped(service, REASON_EGRESS_MUTE);
+		if (is_stray_reset(skb, packet))
 			return dropped(service, REASON_EGRESS_MUTE);
 		return silence_death(skb, packet, state);
 	case GATE_TAKEOVER:

@@ -204,6 +204,7 @@ fn options() -> WireOptions {
         ring_cached_bytes: 1 << 20, // an annex logs nothing
         ring_bytes: 1 << 20,
         ring_open_bytes: 1 << 20,
+        is_annex: true,
         ..WireOptions::default()
     }
 }

@@ -220,6 +220,7 @@ fn wire_options(config: &Config) -> WireOptions {
         ring_open_bytes: config.log.syn_ring_bytes,
         agent_timeout: config.node.agent_timeout,
         chunks_only: false,
+        is_annex: false,
     }
 }
 

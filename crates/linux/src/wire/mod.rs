@@ -73,6 +73,8 @@ pub struct WireOptions {
     pub agent_timeout: Duration,
     /// Copy packets in chunks even where `bpf_dynptr_copy` exists (to test the fallback).
     pub chunks_only: bool,
+    /// This node is an annex: its stack answers no segment for which it has no socket.
+    pub is_annex: bool,
 }
 
 impl Default for WireOptions {
@@ -83,6 +85,7 @@ impl Default for WireOptions {
             ring_open_bytes: 1 << 20,
             agent_timeout: Duration::MAX,
             chunks_only: false,
+            is_annex: false,
         }
     }
 }
@@ -158,7 +161,9 @@ impl Wire {
                 Some("ring_open") => options.ring_open_bytes,
                 Some(name) if name.ends_with(".rodata") => {
                     if let Some(value) = map.initial_value_mut() {
-                        value[0] = u8::from(options.chunks_only); // the only constant
+                        // `struct settings`, which has the only constants.
+                        value[0] = u8::from(options.chunks_only);
+                        value[1] = u8::from(options.is_annex);
                     }
                     continue;
                 }

@@ -12,6 +12,7 @@ use crate::support::frame::FrameTap;
 use crate::support::lan::{Family, Lan, LanHost, accept};
 use crate::support::wire_on::{WireOn, options};
 use crate::support::{PATIENCE, assert_same_stream, eventually, stream};
+use steadfast_linux::wire::WireOptions;
 
 const ANNEX: u8 = 3;
 
@@ -19,7 +20,7 @@ const ANNEX: u8 = 3;
 struct Annexed {
     lan: Lan,
     wire: WireOn,
-    _annex: WireOn,
+    annex: WireOn,
     client: TcpStream,
     server: TcpStream,
     address: SocketAddr,
@@ -32,7 +33,11 @@ impl Annexed {
         let lan = Lan::new(test)?;
         let primary = LanHost::new(99);
         let wire = WireOn::new(&lan.backup, &primary, &options(), Gate::Wire);
-        let annex = WireOn::new(&lan.primary, &lan.backup, &options(), Gate::Primary);
+        let of_annex = WireOptions {
+            is_annex: true,
+            ..options()
+        };
+        let annex = WireOn::new(&lan.primary, &lan.backup, &of_annex, Gate::Primary);
         let address = SocketAddr::new(family.address(1), 4321);
         wire.set_annex(family.service(), ANNEX, lan.primary.mac())
             .expect("the annex is known");
@@ -53,7 +58,7 @@ impl Annexed {
         Some(Self {
             lan,
             wire,
-            _annex: annex,
+            annex,
             client,
             server,
             address,
@@ -108,6 +113,51 @@ fn a_guided_connection_is_the_annexes() {
             [],
             "this node has no connection"
         );
+    }
+}
+
+/// An annex that has lost a socket does not end the connection, which the wire can continue. What its application ends is ended.
+#[test]
+fn an_annex_resets_only_connections_that_it_has() {
+    for family in Family::BOTH {
+        let Some(annexed) = Annexed::new("an_annex_resets_only_connections_that_it_has", family) else {
+            return;
+        };
+        let Annexed { lan, wire, annex, .. } = &annexed;
+        let unknown = SocketAddr::new(family.address(1), 4322);
+        wire.guide(family.service(), unknown, Some(ANNEX))
+            .expect("guided");
+        let mute = annex.counter(family, "dropped_egress_mute");
+        let tap = FrameTap::on(&lan.client, "port2");
+        let input = Segment {
+            source: unknown,
+            destination: family.vip(),
+            seq: Seq(4242),
+            ack: Seq(1),
+            flags: Flags::ACK,
+            window: 1,
+            options: TcpOptions::default(),
+            payload: b"stray",
+        };
+        tap.put(lan.backup.mac(), lan.client.mac(), &input.emit());
+        annex.wait_for(family, "dropped_egress_mute", mute + 1);
+
+        let linger = Some(std::time::Duration::ZERO);
+        socket2::SockRef::from(&annexed.server)
+            .set_linger(linger)
+            .expect("linger");
+        let Annexed {
+            client,
+            server,
+            annex,
+            lan: _lan,
+            wire: _wire,
+            ..
+        } = annexed;
+        drop(server);
+        let ended = (&client).read(&mut [0; 1]).expect_err("a reset");
+        assert_eq!(ended.kind(), std::io::ErrorKind::ConnectionReset, "{family:?}");
+        assert_eq!(annex.counter(family, "dropped_egress_mute"), mute + 1);
     }
 }
 

@@ -83,6 +83,8 @@ pub(super) struct WatchedConnection {
     input_first: Seq,
     /// Sequence number of the server's first byte. Known once the client has got a SYN-ACK.
     output_first: Option<Seq>,
+    /// What a node has sent directly before the client had a SYN-ACK.
+    early: Vec<Vec<u8>>,
     /// Window scale of the server.
     pub(super) shift: u8,
     input: ObservedBytes,
@@ -151,6 +153,7 @@ impl WatchedConnection {
         Self {
             input_first,
             output_first: None,
+            early: Vec::new(),
             shift: 0,
             input: ObservedBytes::default(),
             has_passed_input: false,
@@ -281,6 +284,17 @@ impl WatchedConnection {
     fn lose_holders(&mut self) {
         self.is_orphaned |= self.output_first.is_some();
         self.lost_offer = self.offered;
+    }
+
+    /// The client has got the SYN-ACK: notes the output that was sent while the SYN-ACK was on its way.
+    fn note_early(&mut self) {
+        for packet in std::mem::take(&mut self.early) {
+            if let Ok(segment) = Segment::parse(&packet, Checksum::Trusted)
+                && let Some(place) = self.place(&segment)
+            {
+                let _ = self.output.note(place.at, segment.payload, segment.flags.fin); // the client's own program compares the bytes
+            }
+        }
     }
 
     /// Notes the sequence numbers of a segment that a node's stack sends. If the segment begins beyond the known output, returns that
@@ -419,6 +433,7 @@ impl Judge {
                 flow.is_orphaned |= flow.lost_offer == flow.output_first;
                 flow.shift = segment.options.window_scale.unwrap_or(0);
                 flow.look_for_holders(self.now, self.is_wire, &self.copies); // a node may have been lost while the SYN-ACK was on its way
+                flow.note_early();
             }
             return;
         }
@@ -739,10 +754,11 @@ impl Judge {
         if !voice.is_alone && !is_raw && flow.live_at != Some(voice.node) {
             return; // a primary that bypasses its wire: no log contains this packet
         }
-        let Some(place) = flow
-            .place(&segment)
-            .filter(|_| !segment.flags.syn && !segment.flags.rst)
-        else {
+        if segment.flags.syn || segment.flags.rst {
+            return;
+        }
+        let Some(place) = flow.place(&segment) else {
+            flow.early.push(packet.to_vec());
             return;
         };
         let said = Most::of(&segment, place, flow.shift);

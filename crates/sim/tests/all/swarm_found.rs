@@ -426,3 +426,10 @@ fn a_connection_does_not_move_on_before_it_is_said_to_be_started() {
 fn the_numbers_of_two_wires_come_from_different_clocks() {
     hold([scenario!("seed-2026120240224")]);
 }
+
+/// An annex's agent was killed while a connection moved there, and its kernel answered the client's next segment with a RST before the wire
+/// had noticed.
+#[test]
+fn an_annex_that_has_lost_a_socket_resets_nobody() {
+    hold([scenario!("seed-2026120410224")]);
+}

@@ -10,6 +10,7 @@ use proto::Instant;
 use proto::census::ClientTerms;
 use proto::export::Exports;
 use proto::hosting::{Having, HostGreeting};
+use proto::packet::{Checksum, Segment};
 
 use super::hosted::{HostedSockets, StartedSocket};
 use super::link::{LinkCall, LinkDatagram, LinkId, LinkServer, LinkWord, StartWord};
@@ -177,6 +178,15 @@ impl AnnexStation {
         self.deaths.clear();
         self.wire = None;
         self.due = now;
+    }
+
+    /// Whether the node has no socket for this segment. Its guard drops the RST with which the stack would answer.
+    fn is_stray(&self, packet: &[u8]) -> bool {
+        let segment = Segment::parse(packet, Checksum::Trusted);
+        segment.is_ok_and(|segment| {
+            let is_for_us = segment.destination == self.config.vip && !segment.flags.syn;
+            is_for_us && self.stack.find(self.config.vip, segment.source).is_none()
+        })
     }
 
     /// Ends all sockets. Nothing is sent.
@@ -471,7 +481,7 @@ impl SimNode for AnnexStation {
                 self.inbox.push((port, datagram));
             }
             self.work(now);
-        } else if self.leads_to == Some(port.0) {
+        } else if self.leads_to == Some(port.0) && !self.is_stray(&packet) {
             self.stack.handle(now, Port(0), packet);
         }
     }
