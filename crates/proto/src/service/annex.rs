@@ -506,10 +506,16 @@ impl Service {
         }
     }
 
-    /// This node is no wire any more. It has all connections, or the other node has.
+    /// This node is no wire any more. If it takes the service over, it has all connections, so the annexes are to drop theirs. If it stands
+    /// down, the other node asks the annexes for what they have.
     pub(super) fn leave_annexes(&mut self) {
+        let has_all = self.role() == Role::TakingOver;
         for client in self.annexes.end() {
-            self.leave_annex(&client);
+            if has_all {
+                self.leave_annex(&client);
+            } else {
+                self.annexes.forget(&client);
+            }
         }
     }
 

@@ -433,3 +433,10 @@ fn the_numbers_of_two_wires_come_from_different_clocks() {
 fn an_annex_that_has_lost_a_socket_resets_nobody() {
     hold([scenario!("seed-2026120410224")]);
 }
+
+/// A wire's agent was killed just after connections had moved to an annex. Its successor came while the primary claimed the address, and stood
+/// down. It asked the annex to end the connections, for which the primary was about to ask.
+#[test]
+fn a_wire_that_stands_down_ends_nothing_at_its_annexes() {
+    hold([scenario!("wire-agent-back-during-a-claim")]);
+}
