@@ -550,6 +550,16 @@ mod tests {
         annexes
     }
 
+    /// The begun move to `node` goes on until the connection is started there.
+    fn complete(annexes: &mut Annexes, node: ServingNode) {
+        annexes.on_drained();
+        annexes.on_restored(client(1), node, 0);
+        annexes.on_released(client(1));
+        annexes.ask_drain();
+        annexes.on_drained();
+        annexes.on_started(client(1)).unwrap();
+    }
+
     #[test]
     fn the_table_of_moves() {
         insta::assert_snapshot!(matrix(&PHASES, &EVENTS, MovePhase::after), @r"
@@ -631,12 +641,7 @@ mod tests {
         annexes.begin(at(1), client(1), delta, drain);
         annexes.order(&[client(1)], delta, at(100));
         assert_eq!(annexes.take_ordered(at(2), |_| Ok(())), []);
-        annexes.on_drained();
-        annexes.on_restored(client(1), delta, 0);
-        annexes.on_released(client(1));
-        annexes.ask_drain();
-        annexes.on_drained();
-        annexes.on_started(client(1)).unwrap();
+        complete(&mut annexes, delta);
         assert_eq!(annexes.place(&client(1)), delta);
         assert_eq!(annexes.take_ordered(at(3), |_| Ok(())), []);
         assert_eq!((annexes.report().moved, annexes.report().pending), (1, 0));
@@ -652,12 +657,7 @@ mod tests {
         annexes.begin(at(1), client(1), ServingNode::Primary, drain);
         annexes.order(&[client(1)], delta, at(100));
         assert_eq!(annexes.take_ordered(at(2), |_| Ok(())), []);
-        annexes.on_drained();
-        annexes.on_restored(client(1), ServingNode::Primary, 0);
-        annexes.on_released(client(1));
-        annexes.ask_drain();
-        annexes.on_drained();
-        annexes.on_started(client(1)).unwrap();
+        complete(&mut annexes, ServingNode::Primary);
         assert_eq!(annexes.take_ordered(at(3), |_| Ok(())), []);
         let report = annexes.report();
         assert_eq!((report.moved, report.pending, report.stayed), (1, 0, 1));
@@ -668,12 +668,7 @@ mod tests {
         let mut annexes = with_guest();
         let drain = annexes.ask_drain();
         annexes.begin(at(1), client(1), ServingNode::Primary, drain);
-        annexes.on_drained();
-        annexes.on_restored(client(1), ServingNode::Primary, 0);
-        annexes.on_released(client(1));
-        annexes.ask_drain();
-        annexes.on_drained();
-        annexes.on_started(client(1)).unwrap();
+        complete(&mut annexes, ServingNode::Primary);
         annexes
     }
 
