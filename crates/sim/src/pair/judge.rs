@@ -203,7 +203,7 @@ impl WatchedConnection {
 
     /// Whether each end has acknowledged the other's FIN. Then the client's packets go to the primary again, and a late segment of an earlier
     /// socket passes.
-    pub(super) fn is_complete(&self) -> bool {
+    fn is_complete(&self) -> bool {
         let acknowledged = self.latest_ack.zip(self.output_first);
         let acknowledged = acknowledged.map(|(ack, first)| i64::from(ack.distance_from(first)));
         let is_after = |fin: u64, acknowledged: i64| u64::try_from(acknowledged).is_ok_and(|end| end > fin);
@@ -213,6 +213,15 @@ impl WatchedConnection {
                 .fin
                 .zip(acknowledged)
                 .is_some_and(|(fin, end)| is_after(fin, end))
+    }
+
+    /// Whether the connection is complete, so that the client has acknowledged all that this late segment says.
+    pub(super) fn is_over_for(&self, segment: &Segment<'_>) -> bool {
+        let end = self
+            .place(segment)
+            .map(|says| says.at + i64::from(segment.seq_len()));
+        let is_known = end.is_some_and(|end| u64::try_from(end).is_ok_and(|end| end <= self.output.end()));
+        self.is_complete() && (is_known || segment.seq_len() == 0)
     }
 
     /// Whether this segment of the client is recent enough that a receiver must not refuse it as too old.

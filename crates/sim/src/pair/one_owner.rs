@@ -109,8 +109,8 @@ impl Judge {
         if segment.flags.rst {
             return; // whether a connection may end so, the rule "survival" says
         }
-        if flow.is_complete() {
-            return; // the client has acknowledged all that this late segment can say
+        if flow.is_over_for(&segment) {
+            return;
         }
         let mut wrong = Vec::new();
         if let Err((number, spoke)) = flow.ownership.on_place(place, flow.released) {
