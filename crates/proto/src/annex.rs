@@ -158,6 +158,17 @@ pub struct DoubtedStarts {
     pub lost: Vec<SocketAddr>,
 }
 
+/// What becomes of an annex's connections when there is a new link to it in the place of one that has ended.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Relinked {
+    /// These do not move on.
+    pub stay: Vec<MovingConnection>,
+    /// The annex has dropped these, which are to move on from it.
+    pub dropped: Vec<SocketAddr>,
+    /// Neither the annex nor another node has these.
+    pub lost: Vec<SocketAddr>,
+}
+
 impl Annexes {
     /// As an earlier agent has left them, for an agent that starts at `now`.
     pub fn new(now: Instant, guests: impl IntoIterator<Item = (SocketAddr, AnnexId)>) -> Self {
@@ -222,6 +233,43 @@ impl Annexes {
             self.moves.remove(&one.client);
         }
         (lost, ended)
+    }
+
+    /// There is a new link to an annex in the place of one that has ended. What was on its way over the old link may be lost. `has`: the clients
+    /// whose connections the annex has. It has dropped the sockets that it had made and not started.
+    pub fn on_relinked(&mut self, annex: AnnexId, has: &[SocketAddr]) -> Relinked {
+        let node = ServingNode::Annex(annex);
+        let has: BTreeSet<_> = has.iter().collect();
+        let mut relinked = Relinked::default();
+        for (&client, one) in &self.moves {
+            let is_there = has.contains(&client);
+            match (one.to == node, one.phase) {
+                (true, MovePhase::Guided | MovePhase::Starting) if !is_there => relinked.lost.push(client),
+                (true, MovePhase::Reserved | MovePhase::Restoring) => relinked.stay.push(moving(client, one)),
+                // The annex was asked to drop it.
+                (false, MovePhase::Prepared) if one.from == node => {
+                    if is_there {
+                        relinked.stay.push(moving(client, one));
+                    } else {
+                        relinked.dropped.push(client);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let is_decided = |client: &SocketAddr| {
+            let one = self.moves.get(client);
+            one.is_some_and(|one| one.phase.is_released()) || relinked.dropped.contains(client)
+        };
+        let lost = self.guests.iter().filter_map(|(client, &place)| {
+            (place == annex && !has.contains(client) && !is_decided(client)).then_some(*client)
+        });
+        let lost: Vec<_> = lost.collect();
+        relinked.lost.extend(lost);
+        for one in &relinked.stay {
+            self.moves.remove(&one.client);
+        }
+        relinked
     }
 
     /// Whether the node can take connections.

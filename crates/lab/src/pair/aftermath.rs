@@ -269,7 +269,10 @@ impl Aftermath {
         }
         let loses_logs = !matches!(
             options.fault,
-            CrashFault::FlushTc | CrashFault::Migrate | CrashFault::PauseAgent
+            CrashFault::FlushTc
+                | CrashFault::Migrate
+                | CrashFault::PauseAgent
+                | CrashFault::PauseAgentAfterAnnex
         );
         if loses_logs && options.then().is_some() {
             // A new agent does not know the connections that began before its start. The agent learns each of them from the connection's
@@ -311,7 +314,7 @@ impl Aftermath {
                 std::thread::sleep(RESTARTED_AFTER);
                 testbed.start_agent(index)?;
             }
-            CrashFault::PauseAgent => {
+            CrashFault::PauseAgent | CrashFault::PauseAgentAfterAnnex => {
                 std::thread::sleep(PAUSED_FOR);
                 testbed.agent(index)?.resume()?;
             }
@@ -408,6 +411,7 @@ impl Aftermath {
             | CrashFault::KillBackup
             | CrashFault::KillAgent
             | CrashFault::KillAgentAfterAnnex
+            | CrashFault::PauseAgentAfterAnnex
             | CrashFault::Upgrade
             | CrashFault::PauseAgent
             | CrashFault::Migrate

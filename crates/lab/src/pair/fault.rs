@@ -72,6 +72,9 @@ pub enum CrashFault {
     /// Live connections have moved from the primary to an annex. Then an agent is killed, and started again: the backup's, which is their wire,
     /// or the primary's, when the backup's power has gone off and the primary carries them.
     KillAgentAfterAnnex,
+    /// Live connections have moved from the primary to an annex. Then the agent of the backup, which is their wire, is stopped (SIGSTOP), and
+    /// resumed later.
+    PauseAgentAfterAnnex,
     /// A node is drained; later it takes part again.
     Drain,
     /// A node's tc filters and their qdisc are removed.
@@ -131,7 +134,8 @@ impl CrashFault {
             | Self::PauseAgent
             | Self::KillBackupAfterMigrate
             | Self::KillServerAfterMigrate
-            | Self::KillBackupAfterAnnex => &[CrashTarget::Backup],
+            | Self::KillBackupAfterAnnex
+            | Self::PauseAgentAfterAnnex => &[CrashTarget::Backup],
             Self::CutServicePath
             | Self::CutLink
             | Self::RebootRace
@@ -191,6 +195,7 @@ impl CrashFault {
             | Self::KillAgent
             | Self::KillAgentAfterAnnex
             | Self::PauseAgent
+            | Self::PauseAgentAfterAnnex
             | Self::Upgrade
             | Self::FlushTc
             | Self::CutLink
@@ -234,6 +239,7 @@ impl CrashFault {
                 | Self::StopAnnex
                 | Self::KillBackupAfterAnnex
                 | Self::KillAgentAfterAnnex
+                | Self::PauseAgentAfterAnnex
         )
     }
 
@@ -259,7 +265,11 @@ impl CrashFault {
     pub fn takes_agents_away(self) -> bool {
         matches!(
             self,
-            Self::KillAgent | Self::KillAgentAfterAnnex | Self::PauseAgent | Self::Upgrade
+            Self::KillAgent
+                | Self::KillAgentAfterAnnex
+                | Self::PauseAgent
+                | Self::PauseAgentAfterAnnex
+                | Self::Upgrade
         )
     }
 

@@ -71,7 +71,7 @@ pub fn inject(testbed: &Testbed, options: &PairOptions, target: CrashTarget) -> 
             power_off(testbed, WIRE, returning)
         }
         CrashFault::KillAgent | CrashFault::KillAgentAfterAnnex => kill_agent(testbed, first),
-        CrashFault::PauseAgent => {
+        CrashFault::PauseAgent | CrashFault::PauseAgentAfterAnnex => {
             let moment = monotonic();
             testbed.agent(first)?.pause()?;
             Ok(moment)

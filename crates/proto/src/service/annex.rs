@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::{BrokenRule, Service, ServiceInput};
 use crate::Instant;
 use crate::action::{AnnexStep, OperatorReport, ServiceAction, ServiceBeat};
-use crate::annex::{AnnexId, DoubtedStarts, MovingConnection, ServingNode};
+use crate::annex::{AnnexId, DoubtedStarts, MovingConnection, Relinked, ServingNode};
 use crate::carried::{PlaceChange, TakeBackNumber};
 use crate::connection::Connection;
 use crate::hosting::Greeting;
@@ -50,11 +50,15 @@ impl Service {
         node: ServingNode,
         has: Vec<SocketAddr>,
     ) -> impl Iterator<Item = ServiceInput> + use<> {
-        let takes = node == ServingNode::Primary || self.role() == Role::Backup;
-        let is_up = takes.then_some(ServiceInput::AnnexIsUp { node, is_up: true });
-        let has = match node.annex() {
-            Some(annex) => ServiceInput::Claimed { annex, clients: has },
-            None => ServiceInput::Doubted { live: has },
+        let is_wire = self.role() == Role::Backup;
+        let is_up = (node == ServingNode::Primary || is_wire)
+            .then_some(ServiceInput::AnnexIsUp { node, is_up: true });
+        let (is_up, has) = match node.annex() {
+            Some(annex) if is_wire && self.annexes.is_up(node) => {
+                (None, ServiceInput::Relinked { annex, clients: has })
+            }
+            Some(annex) => (is_up, ServiceInput::Claimed { annex, clients: has }),
+            None => (is_up, ServiceInput::Doubted { live: has }),
         };
         is_up.into_iter().chain([has])
     }
@@ -118,6 +122,27 @@ impl Service {
         if !lost.is_empty() {
             self.take_from_silent(now, lost, "the annex is silent");
         }
+    }
+
+    /// The link to an annex has ended, and there is a new one: maybe only this agent stood still, and its kernel went on. So what the annex has
+    /// stays there.
+    pub(super) fn on_relinked(&mut self, now: Instant, annex: AnnexId, clients: &[SocketAddr]) {
+        if self.role() == Role::Backup {
+            let Relinked { stay, dropped, lost } = self.annexes.on_relinked(annex, clients);
+            for one in stay {
+                self.stay(now, one, "the link to the annex has ended", false);
+            }
+            for client in dropped {
+                self.release_to_annex(now, client);
+            }
+            if !lost.is_empty() {
+                self.reserve_lost(&lost, "the annex does not have it any more".to_owned());
+                self.adopt_from_annexes(now, lost);
+            }
+        }
+        self.on_claimed(now, annex, clients);
+        self.prepare_migrations(now);
+        self.move_guests(now);
     }
 
     /// Annexes may still have these connections, but are not to have them any more. This wire takes the connections over when the primary has

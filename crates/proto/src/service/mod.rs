@@ -203,6 +203,13 @@ pub enum ServiceInput {
         /// Their clients.
         clients: Vec<SocketAddr>,
     },
+    /// On the wire: the link to an annex has ended, and there is a new one.
+    Relinked {
+        /// The annex.
+        annex: AnnexId,
+        /// The clients whose connections it has.
+        clients: Vec<SocketAddr>,
+    },
     /// The application on this node is in this state now.
     Server(ApplicationState),
     /// The processes of these clients' connections died on this node, but the service lives.
@@ -573,6 +580,7 @@ impl Service {
             ServiceInput::Doubted { live } => self.settle_doubted(now, &live),
             ServiceInput::DroppedAt { client, node } => self.on_dropped_at(now, client, node),
             ServiceInput::LiveAt { places, is_all } => self.on_live_at(&places, is_all),
+            ServiceInput::Relinked { annex, clients } => self.on_relinked(now, annex, &clients),
             ServiceInput::Claimed { annex, clients } => self.on_claimed(now, annex, &clients),
         }
         self.judge_direct(now);

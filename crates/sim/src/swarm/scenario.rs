@@ -148,6 +148,8 @@ pub struct ScenarioConnection {
 pub const CONNECTIONS_MIN: u64 = 20;
 /// The daemon's default lease.
 const LEASE_US: u64 = 300_000;
+/// Smallest log in which no packet need pass unlogged.
+const RING_MIN: usize = 25_000;
 
 impl Scenario {
     /// The run that a seed defines.
@@ -160,7 +162,7 @@ impl Scenario {
             slowness: draw.pick(&[1, 10, 50]),
             // A much smaller log could overflow for ever: the timers here have no jitter, so all clients may repeat their segments at the
             // same moment each time.
-            ring_bytes: draw.pick(&[25_000, 60_000, 1_000_000]),
+            ring_bytes: draw.pick(&[RING_MIN, 60_000, 1_000_000]),
             think_us: draw.pick(&[0, 1_000, 20_000]),
             late_start_us: draw.pick(&[0, 5_000, 60_000]),
         };
@@ -237,6 +239,7 @@ impl Scenario {
     fn add_annexes(&mut self, draw: &mut Draw) {
         self.annexes = draw.pick(&[1, 1, 2]);
         (self.opaque, self.state_sync, self.commit) = (false, None, SimCommit::Prs);
+        self.nodes.ring_bytes = self.nodes.ring_bytes.max(RING_MIN); // a smaller one is for packets that pass unlogged
         self.policy = draw.pick(&[RestartPolicy::Http, RestartPolicy::Http, RestartPolicy::Replay]);
         self.lease_us = self.lease_us.max(LEASE_US);
         (self.faults, self.network.lan_loss) = (story::of_annexes(draw), 0.0);

@@ -55,6 +55,16 @@ pub struct LinkPlace {
     pub mac: [u8; 6],
 }
 
+/// Whether the other end has closed the link, or the network has. The node may be there nevertheless: if this process stands still for
+/// [`SILENT_MAX`], the annex closes the link. So a wire calls the annex again, before it takes over the connections that the annex has.
+fn is_cut(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(
+        error.kind(),
+        BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof
+    )
+}
+
 /// A link. Its thread connects again and again.
 pub struct AnnexLink {
     requests: Sender<AnnexRequest>,
@@ -157,19 +167,27 @@ struct LinkThread {
 
 impl LinkThread {
     fn run(&self, inbox: &Receiver<AnnexRequest>) {
+        // Whether the agent believes that the node is there.
+        let mut is_known = false;
         loop {
             let to = *self.address.lock().unwrap_or_else(PoisonError::into_inner);
-            let outcome = self
-                .greeting()
-                .map_or(Ok(()), |greeting| self.serve(to, &greeting, inbox));
-            if self.is_up.swap(false, Ordering::AcqRel) {
+            let greeting = self.greeting();
+            let outcome = greeting.map_or(Ok(()), |greeting| self.serve(to, &greeting, inbox));
+            let was_up = self.is_up.swap(false, Ordering::AcqRel);
+            while inbox.try_recv().is_ok() {} // they were for the link that has ended
+            is_known |= was_up;
+            let is_of_wire = greeting.is_some_and(|greeting| !greeting.asks);
+            let is_cut = outcome.as_ref().err().is_some_and(is_cut);
+            if was_up && is_cut && is_of_wire && self.place.node != ServingNode::Primary {
+                continue;
+            }
+            if std::mem::take(&mut is_known) {
                 let why = outcome.err().map_or_else(String::new, |error| error.to_string());
                 tracing::warn!(node = %to, vip = %self.place.vip, why, "the annex is not there any more");
                 if !self.tell(LinkEvent::Down) {
                     return;
                 }
             }
-            while inbox.try_recv().is_ok() {} // they were for the link that has ended
             match inbox.recv_timeout(PAUSE) {
                 Err(RecvTimeoutError::Disconnected) => return,
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
@@ -223,21 +241,23 @@ impl LinkThread {
                 let request = match inbox.recv_timeout(PING_EVERY) {
                     Ok(request) => request,
                     Err(RecvTimeoutError::Timeout) => AnnexRequest::Ping,
-                    Err(RecvTimeoutError::Disconnected) => break Ok(()),
+                    Err(RecvTimeoutError::Disconnected) => break Some(Ok(())),
                 };
-                let goes_on = self.greeting().is_some_and(|now| now.asks == greeting.asks);
-                if listens.is_finished() || !goes_on {
-                    break Ok(());
+                if !self.greeting().is_some_and(|now| now.asks == greeting.asks) {
+                    break Some(Ok(()));
+                }
+                if listens.is_finished() {
+                    break None;
                 }
                 if let Err(error) = send(&request) {
-                    break Err(error);
+                    break Some(Err(error));
                 }
             };
             let _ = stream.shutdown(std::net::Shutdown::Both); // fails only if it is closed already
             let heard = listens
                 .join()
                 .unwrap_or_else(|_| Err(io::Error::other("the link's thread panicked")));
-            outcome.and(heard)
+            outcome.unwrap_or(heard)
         })
     }
 

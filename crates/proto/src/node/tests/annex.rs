@@ -1,5 +1,6 @@
 //! Connections that move to an annex and back, as the wire's node sees them.
 
+mod relinked;
 mod starts;
 
 use std::net::SocketAddr;

@@ -51,6 +51,8 @@ pub struct ModelLink {
     pub from: Vec<LinkSay>,
     /// The called node has died, and the caller has not noticed it.
     pub is_dead: bool,
+    /// The caller believes that the called node is there, and calls it again.
+    pub is_called_again: bool,
     /// Number of the link before, and what the called node has not read of it.
     pub old: Option<(u64, Vec<LinkSay>)>,
 }
@@ -65,6 +67,7 @@ impl ModelLink {
             is_dead,
             ..
         } = std::mem::take(self);
+        self.is_called_again = false;
         if phase != LinkPhase::Idle && !is_dead {
             self.old = Some((number, to));
         }

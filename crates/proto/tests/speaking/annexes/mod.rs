@@ -73,8 +73,9 @@ enum AnnexAction {
     Answer(LinkName),
     /// The called node reads a message of the link before, or its end.
     Old(LinkName),
-    /// The caller notices that the called node has died.
+    /// The caller notices that the called node has died, or does not get an answer any more.
     Notice(LinkName),
+    GiveUp(LinkName),
     /// The primary misses its wire, and speaks alone.
     Miss,
     GoAlone,
@@ -259,7 +260,10 @@ impl AnnexedState {
         };
         let word = link.from.remove(0);
         match (name, &mut self.wire) {
-            _ if word == LinkSay::Superseded => self.reset(name, model),
+            _ if word == LinkSay::Superseded => {
+                self.reset(name, model);
+                self.give_up(name, model);
+            }
             (LinkName::Wire(from), Some(wire)) => wire.on_answer(node_of(from), word, model.defect),
             (LinkName::Wire(_), None) => {}
             (LinkName::Primary(from), _) => self.primary.on_answer(from, &word),
@@ -271,12 +275,28 @@ impl AnnexedState {
         while self.link(name).is_some_and(|link| link.old.is_some()) {
             self.read_old(name, model);
         }
-        if self.link(name).is_some_and(ModelLink::reset) {
-            match (name, &mut self.wire) {
-                (LinkName::Wire(to), Some(wire)) => wire.on_down(node_of(to), model.defect),
-                (LinkName::Wire(_), None) => {}
-                (LinkName::Primary(to), _) => self.primary.carried.on_down(NOW, annex_id(to)),
+        let Some(link) = self.link(name) else { return };
+        let is_known = link.is_called_again;
+        if link.reset() || is_known {
+            link.is_called_again = true;
+            if matches!(name, LinkName::Wire(0) | LinkName::Primary(_)) {
+                self.give_up(name, model);
             }
+        }
+    }
+
+    /// The caller believes that the called node is not there any more. A wire calls an annex again before that.
+    fn give_up(&mut self, name: LinkName, model: &AnnexModel) {
+        if !self
+            .link(name)
+            .is_some_and(|link| std::mem::take(&mut link.is_called_again))
+        {
+            return;
+        }
+        match (name, &mut self.wire) {
+            (LinkName::Wire(to), Some(wire)) => wire.on_down(node_of(to), model.defect),
+            (LinkName::Wire(_), None) => {}
+            (LinkName::Primary(to), _) => self.primary.carried.on_down(NOW, annex_id(to)),
         }
     }
 

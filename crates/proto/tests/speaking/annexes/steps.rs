@@ -258,7 +258,12 @@ impl AnnexModel {
             Notice(name) => {
                 if state.link(name).is_some_and(|link| link.is_dead) {
                     state.reset(name, self);
+                    state.give_up(name, self);
                 }
+            }
+            GiveUp(name) => {
+                state.reset(name, self);
+                state.give_up(name, self);
             }
             Miss if state.wire.is_none() && state.primary.role == PrimaryRole::Serving => {
                 state.primary.role = PrimaryRole::Claiming;
@@ -314,6 +319,7 @@ impl AnnexModel {
             actions.extend((!link.from.is_empty()).then_some(Answer(name)));
             actions.extend(link.old.is_some().then_some(Old(name)));
             actions.extend(link.is_dead.then_some(Notice(name)));
+            actions.extend(link.is_called_again.then_some(GiveUp(name)));
         }
         actions.extend([HearWire, HearPrimary, Release, HearRelease]);
         actions.extend([Miss, GoAlone, ExpireClaims, ExpireSteps]);

@@ -277,7 +277,9 @@ impl WireNode {
     pub fn on_answer(&mut self, node: ServingNode, word: LinkSay, defect: Option<AnnexDefect>) {
         match word {
             LinkSay::Welcome { has, carries } => {
-                self.link(node).phase = LinkPhase::Up;
+                let link = self.link(node);
+                link.phase = LinkPhase::Up;
+                let is_again = std::mem::take(&mut link.is_called_again);
                 if node == ServingNode::Primary {
                     let lives = LinkSay::Lives(self.guest.into(), true);
                     self.link(node).say(lives);
@@ -286,6 +288,7 @@ impl WireNode {
                 self.annexes.on_up(node);
                 match node.annex() {
                     None => self.settle(has),
+                    Some(annex) if is_again => self.on_relinked(annex, has),
                     Some(annex) => self.on_claimed(annex, has),
                 }
             }
@@ -325,6 +328,22 @@ impl WireNode {
         {
             self.take_from_annex();
         }
+    }
+
+    /// There is a new link to an annex in the place of one that has ended.
+    fn on_relinked(&mut self, annex: AnnexId, has: bool) {
+        let clients = if has { vec![client()] } else { Vec::new() };
+        let relinked = self.annexes.on_relinked(annex, &clients);
+        for one in relinked.stay {
+            self.stay(one);
+        }
+        if !relinked.dropped.is_empty() {
+            self.release();
+        }
+        if !relinked.lost.is_empty() {
+            self.take_from_annex();
+        }
+        self.on_claimed(annex, has);
     }
 
     /// An annex says whether it has the connection.

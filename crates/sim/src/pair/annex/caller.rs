@@ -59,6 +59,8 @@ struct CalledNode {
     node: ServingNode,
     port: Port,
     phase: CallPhase,
+    /// Whether the agent believes that the node is there. A wire calls an annex again before it says that the annex is not there any more.
+    is_known: bool,
     /// Whether the greeting of the present link asks for connections.
     asks: bool,
     ping_at: Instant,
@@ -96,6 +98,7 @@ impl CallerLinks {
             node,
             port,
             phase: CallPhase::Idle(now),
+            is_known: false,
             asks: false,
             ping_at: now,
         });
@@ -190,7 +193,7 @@ impl CallerLinks {
         };
         if datagram.is_over() {
             let node = called.node;
-            return self.end(now, node);
+            return self.end(now, node, true);
         }
         let node = called.node;
         let (CallPhase::Greeting(end, _) | CallPhase::Up(end)) = &mut called.phase else {
@@ -213,25 +216,28 @@ impl CallerLinks {
             && let CallPhase::Greeting(end, _) = std::mem::replace(&mut called.phase, CallPhase::Idle(now))
         {
             called.phase = CallPhase::Up(end);
+            called.is_known = true;
         }
         if is_superseded {
-            self.end(now, node); // it obeys another node
+            self.end(now, node, false); // it obeys another node
         }
     }
 
-    /// A node's link is over.
-    fn end(&mut self, now: Instant, node: ServingNode) {
+    /// A node's link is over. `is_cut`: the node may be there nevertheless, so it is called again at once if it was there.
+    fn end(&mut self, now: Instant, node: ServingNode, is_cut: bool) {
         let Some(called) = self.nodes.iter_mut().find(|called| called.node == node) else {
             return;
         };
         let port = called.port;
         let phase = std::mem::replace(&mut called.phase, CallPhase::Idle(now + PAUSE));
-        let (CallPhase::Greeting(end, _) | CallPhase::Up(end)) = &phase else {
-            return;
-        };
-        let packet = end.over();
-        self.closing.push(Output::Transmit { port, packet });
-        if let CallPhase::Up(_) = phase {
+        if let CallPhase::Greeting(end, _) | CallPhase::Up(end) = &phase {
+            let packet = end.over();
+            self.closing.push(Output::Transmit { port, packet });
+        }
+        let is_up = matches!(phase, CallPhase::Up(_));
+        if is_up && is_cut && !called.asks && node != ServingNode::Primary {
+            called.phase = CallPhase::Idle(now);
+        } else if std::mem::take(&mut called.is_known) {
             self.events.push_back((node, SimLinkEvent::Down));
         }
     }
@@ -243,14 +249,14 @@ impl CallerLinks {
             let goes_on =
                 Self::greeting_to(greeting, called.node).is_some_and(|greeting| greeting.asks == called.asks);
             match &called.phase {
-                CallPhase::Idle(_) => false,
+                CallPhase::Idle(_) => !goes_on && called.is_known,
                 CallPhase::Greeting(_, begun) => !goes_on || now >= *begun + BEGIN_MAX,
                 CallPhase::Up(end) => !goes_on || end.is_silent(now),
             }
         };
         let over = self.nodes.iter().filter(|called| is_over(called));
         let over: Vec<_> = over.map(|called| called.node).collect();
-        over.into_iter().for_each(|node| self.end(now, node));
+        over.into_iter().for_each(|node| self.end(now, node, false));
         for called in &mut self.nodes {
             let Some(greeting) = Self::greeting_to(greeting, called.node) else {
                 continue;
@@ -316,8 +322,14 @@ impl CallerLinks {
 
     /// All links end.
     pub fn reset(&mut self, now: Instant) {
-        let nodes: Vec<_> = self.nodes.iter().map(|called| called.node).collect();
-        nodes.into_iter().for_each(|node| self.end(now, node));
+        let has_link = |called: &&CalledNode| !matches!(called.phase, CallPhase::Idle(_));
+        let nodes: Vec<_> = self
+            .nodes
+            .iter()
+            .filter(has_link)
+            .map(|called| called.node)
+            .collect();
+        nodes.into_iter().for_each(|node| self.end(now, node, true));
     }
 
     /// The agent has died: its kernel closes all links.

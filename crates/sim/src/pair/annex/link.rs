@@ -305,6 +305,12 @@ impl LinkServer {
         }));
     }
 
+    /// No process listens: the kernel ends the caller's link.
+    pub fn refuse(port: Port, datagram: &LinkDatagram) -> Option<Output> {
+        let packet = LinkDatagram::over(datagram.link, true);
+        (!datagram.is_over).then_some(Output::Transmit { port, packet })
+    }
+
     fn end(&mut self, id: LinkId) {
         self.ended.insert(id);
         if let Some(served) = self.served.remove(&id) {

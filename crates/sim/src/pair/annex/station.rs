@@ -479,6 +479,8 @@ impl SimNode for AnnexStation {
         if let Some(datagram) = LinkDatagram::read(&packet) {
             if self.starts_at.is_none() {
                 self.inbox.push((port, datagram));
+            } else {
+                self.outputs.extend(LinkServer::refuse(port, &datagram));
             }
             self.work(now);
         } else if self.leads_to == Some(port.0) && !self.is_stray(&packet) {
