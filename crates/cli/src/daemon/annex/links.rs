@@ -243,7 +243,7 @@ impl LinkThread {
                     Err(RecvTimeoutError::Timeout) => AnnexRequest::Ping,
                     Err(RecvTimeoutError::Disconnected) => break Some(Ok(())),
                 };
-                if !self.greeting().is_some_and(|now| now.asks == greeting.asks) {
+                if self.greeting().is_none_or(|now| now.asks != greeting.asks) {
                     break Some(Ok(()));
                 }
                 if listens.is_finished() {
