@@ -75,13 +75,13 @@ pub enum Workload {
     },
     /// Content flows to the server in requests, and is read back. The server stores each request under a name of its own. HTTP only.
     ///
-    /// A connection sends, in turn, a PUT with a length, a POST with an `Idempotency-Key`, and a PUT in chunks that expects
-    /// `100 Continue`. Every fourth connection sends POSTs without a key instead. Such a POST may be refused (503). A refusal ends the
+    /// A connection first sends a request with little content, so that its first reply does not wait for `piece` bytes. Its requests are, in
+    /// turn, a PUT with a length, a POST with an `Idempotency-Key`, and a PUT in chunks that expects `100 Continue`. Every fourth connection sends POSTs without a key instead. Such a POST may be refused (503). A refusal ends the
     /// connection, and is no error. See also [`ClientPlan::refusable`].
     Post {
         /// Content bytes.
         bytes: u64,
-        /// Content bytes of each request.
+        /// Content bytes of each request but the first.
         piece: u64,
     },
     /// Small requests. The client sends each request after the reply to the request before. Redis: each connection first writes a value. If

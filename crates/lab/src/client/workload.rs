@@ -56,6 +56,8 @@ const PIECE: u64 = 16 << 10;
 const PIPELINED: usize = 32;
 /// Size in bytes of a value that is read repeatedly.
 const DOWNLOAD_VALUE: u64 = 1 << 20;
+/// Content bytes of the first request that stores content.
+const FIRST_STORED: u64 = 1024;
 /// Number of the first key that is used for a note. A note is written on one connection and read back on a later one.
 const NOTES: u64 = 1 << 32;
 /// Time between a refusal and the next connection.
@@ -187,9 +189,14 @@ impl Task<'_> {
         let host = self.plan.server.to_string();
         let name = |offset: u64| format!("{:x}-{}-{offset}", self.plan.seed, self.index);
         let mut pace = RateLimiter::new(self.plan.bytes_per_second);
-        for (_, content) in self.pieces(0, bytes, bytes, piece) {
+        let first = FIRST_STORED.min(bytes);
+        let pieces = || {
+            let others = self.pieces(first, bytes, bytes, piece);
+            self.pieces(0, first, bytes, piece).chain(others)
+        };
+        for (_, content) in pieces() {
             pace.wait_for(content.len).await;
-            let store = match (self.index % 4, content.offset / piece % 3) {
+            let store = match (self.index % 4, content.offset.div_ceil(piece) % 3) {
                 (3, _) => StoreMethod::Post,
                 (_, 0) => StoreMethod::Put,
                 (_, 1) => StoreMethod::KeyedPost,
@@ -203,7 +210,7 @@ impl Task<'_> {
                 return Ok(());
             }
         }
-        for (_, content) in self.pieces(0, bytes, bytes, piece) {
+        for (_, content) in pieces() {
             let stored = requests::http_stored(&host, &name(content.offset), content);
             connection.exchange(stored).await?;
         }
