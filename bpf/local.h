@@ -7,10 +7,11 @@
 
 /* Kind of socket that the local stack has for a segment. */
 enum local {
-	LOCAL_NONE,    /* no socket, or only a listener, or a socket that is still being restored */
-	LOCAL_WAITING, /* an old connection in TIME-WAIT */
-	LOCAL_READY,   /* a socket that is ready for the segment */
-	LOCAL_COOKIE,  /* a listener that answered the SYN with a SYN cookie and kept no state: this segment makes the connection */
+	LOCAL_NONE,      /* no socket, or only a listener */
+	LOCAL_RESTORING, /* a socket that is still being restored */
+	LOCAL_WAITING,   /* an old connection in TIME-WAIT */
+	LOCAL_READY,     /* a socket that is ready for the segment */
+	LOCAL_COOKIE,    /* a listener that answered the SYN with a SYN cookie and kept no state: this segment makes the connection */
 };
 
 /*
@@ -31,7 +32,7 @@ static __always_inline _Bool brings_cookie(struct __sk_buff *skb, struct parsed 
  * brings_cookie would stay on the caller's stack while the caller calls copy_chunks. A program may use only 512 bytes of stack along a
  * chain of calls.
  */
-static __noinline enum local find_local(struct __sk_buff *skb, struct parsed *packet) {
+static __noinline enum local find_socket(struct __sk_buff *skb, struct parsed *packet) {
 	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *found;
 	__u32 size;
@@ -58,9 +59,15 @@ static __noinline enum local find_local(struct __sk_buff *skb, struct parsed *pa
 		local = LOCAL_WAITING;
 	struct bpf_sock *full = bpf_sk_fullsock(found);
 	if (full && full->mark == MARK_RESTORING)
-		local = LOCAL_NONE;
+		local = LOCAL_RESTORING;
 	bpf_sk_release(found);
 	return local;
+}
+
+/* As find_socket, but a socket that is still being restored does not count. */
+static __always_inline enum local find_local(struct __sk_buff *skb, struct parsed *packet) {
+	enum local local = find_socket(skb, packet);
+	return local == LOCAL_RESTORING ? LOCAL_NONE : local;
 }
 
 #endif

@@ -45,28 +45,45 @@ static __always_inline int release_to_peer(struct __sk_buff *skb, struct service
 }
 
 /*
- * Sends a packet for the primary back to the peer, from which it came. The primary sends two kinds of such packets to the wire, so that the
- * wire logs them: a client's packet that reached the primary without passing the wire, and a packet of a program on the primary's node. If
- * both nodes took each other for the primary, they would send the packet to each other for ever. So the packet goes back with one hop left,
- * and a packet that comes from the peer with one hop left is dropped.
+ * Hops that a packet has left if a node sends it to the wire, and if the wire then sends it on. Two nodes that take each other for the primary
+ * would send a packet to and fro for ever, and so would a wire and a node that does not know yet that a connection has moved to it. With
+ * these hops, a packet that has been led to the wire once is not led there again, and a wire does not return it twice.
  */
-static __noinline int return_to_peer(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+#define HOPS_LED 2
+#define HOPS_RETURNED 1
+
+/*
+ * Sets the number of hops that a packet has left. Returns TC_ACT_OK, or another verdict if the packet must not go on: it has `hops` left or
+ * fewer, or it cannot be changed.
+ */
+static __noinline int leave_hops(struct __sk_buff *skb, struct parsed *packet, __u8 hops) {
 	__u32 at = L3 + (packet->ip.v6 ? offsetof(struct ipv6hdr, hop_limit) : offsetof(struct iphdr, ttl));
-	__u8 hops, last = 1;
-	if (load(skb, at, &hops, sizeof(hops)))
+	__u8 before;
+	if (load(skb, at, &before, sizeof(before)))
 		return TC_ACT_SHOT;
-	if (hops <= last)
+	if (before <= hops)
 		return dropped(packet->service, REASON_CAME_BACK);
-	if (!packet->ip.v6 && bpf_l3_csum_replace(skb, L3 + offsetof(struct iphdr, check), bpf_htons(hops << 8), bpf_htons(last << 8), 2))
+	if (!packet->ip.v6 && bpf_l3_csum_replace(skb, L3 + offsetof(struct iphdr, check), bpf_htons(before << 8), bpf_htons(hops << 8), 2))
 		return TC_ACT_SHOT;
-	if (bpf_skb_store_bytes(skb, at, &last, sizeof(last), 0))
-		return TC_ACT_SHOT;
+	return bpf_skb_store_bytes(skb, at, &hops, sizeof(hops), 0) ? TC_ACT_SHOT : TC_ACT_OK;
+}
+
+/* Sends a client's packet that has not passed the wire to the wire, which logs it and sends it back. */
+static __always_inline int lead_to_wire(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	int verdict = leave_hops(skb, packet, HOPS_LED);
+	if (verdict != TC_ACT_OK)
+		return verdict;
+	count(packet->service, REASON_LED_TO_WIRE);
 	return release_to_peer(skb, state);
 }
 
-/* Sends the packet to the primary. */
+/*
+ * Sends the packet to the primary. A packet that comes from the primary is a client's packet that has not passed the wire before, or a packet
+ * of a program on the primary's node.
+ */
 static __always_inline int release_to_primary(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	return from_peer(skb, state) ? return_to_peer(skb, packet, state) : release_to_peer(skb, state);
+	int verdict = from_peer(skb, state) ? leave_hops(skb, packet, HOPS_RETURNED) : TC_ACT_OK;
+	return verdict == TC_ACT_OK ? release_to_peer(skb, state) : verdict;
 }
 
 /* Sends the packet to the client, by this node's routes and neighbour table. A client that runs on this node gets the packet through lo. */

@@ -339,18 +339,16 @@ static __noinline int take_reversed(struct __sk_buff *skb, struct parsed *packet
  * a new one (docs/annex.md). A new wire logs the connection like the primary's.
  */
 static __noinline int carry_annexed(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	static const __u8 none[6] = {};
 	__u8 *mac = annex_of(packet, state);
 	_Bool has_wire = gate_now(state) == GATE_PRIMARY;
-	__u8 destination[6];
-	if (!mac || load(skb, 0, destination, sizeof(destination)))
-		return TC_ACT_SHOT;
-	if (!same_mac(destination, state->own_mac))
-		return TC_ACT_SHOT; /* a switch that has lost the annex floods what the wire sends to it */
+	if (!mac || same_mac(mac, none))
+		return TC_ACT_SHOT; /* this node has not asked the annex yet */
 	if (comes_from(skb, mac) != (packet->direction == DIRECTION_OUT))
 		return dropped(packet->service, REASON_FOREIGN_VOICE);
 	if (packet->direction == DIRECTION_IN) {
 		if (has_wire && !from_peer(skb, state))
-			return release_to_peer(skb, state);
+			return lead_to_wire(skb, packet, state);
 		count(packet->service, REASON_CARRIED_IN);
 		return release_to(skb, state, mac);
 	}
@@ -369,6 +367,17 @@ static __always_inline _Bool is_carried(struct parsed *packet, struct service_st
 	struct client_key client = client_of(packet);
 	bpf_map_delete_elem(&held, &client);
 	return 0;
+}
+
+/*
+ * Whether a client's segment from the wire belongs to a connection that has moved here from an annex, although this node's agent has not heard
+ * it yet: its socket is here, made before the wire guided the segment here.
+ */
+static __noinline _Bool has_arrived(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	if (packet->direction != DIRECTION_IN || gate_now(state) != GATE_PRIMARY || !from_peer(skb, state))
+		return 0;
+	enum local local = find_socket(skb, packet);
+	return local == LOCAL_READY || local == LOCAL_RESTORING;
 }
 
 /*
@@ -450,8 +459,7 @@ static __always_inline int reach_primary(struct __sk_buff *skb, struct parsed *p
 	 * A neighbour that does not know the wire yet has sent this segment. The primary must not accept a segment that the wire has not
 	 * logged.
 	 */
-	count(packet->service, REASON_LED_TO_WIRE);
-	return release_to_peer(skb, state);
+	return lead_to_wire(skb, packet, state);
 }
 
 /* Whether a service lets an unreadable packet pass. The packet may belong to the service. `leaves`: the packet leaves this node. */
@@ -476,6 +484,8 @@ static __noinline int pass_unread(__u64 services, enum verdict verdict, _Bool le
 SEC("tc")
 int wire(struct __sk_buff *skb) {
 	struct parsed packet = {};
+	if (skb->pkt_type != 0 /* PACKET_HOST: a switch has flooded a frame for another node, or it is a broadcast */)
+		return TC_ACT_OK;
 	enum verdict verdict = parse(skb, &packet);
 	if (verdict == PARSE_OTHER)
 		return TC_ACT_OK;
@@ -488,7 +498,7 @@ int wire(struct __sk_buff *skb) {
 	if (verdict == PARSE_ICMP)
 		return pass_icmp(skb, &packet, state);
 	__u32 gate = gate_now(state);
-	if (is_carried(&packet, state, gate))
+	if (is_carried(&packet, state, gate) && !has_arrived(skb, &packet, state))
 		return carry_annexed(skb, &packet, state);
 	if (gate == GATE_PRIMARY && !is_logged_here(&packet, state))
 		return reach_primary(skb, &packet, state);

@@ -227,7 +227,7 @@ fn a_primary_that_is_alone_carries_an_annexes_connection() {
         primary.set_gates(Gate::Sole);
         annexed.exchange(&stream(1, 100_000));
         for counter in ["carried_in_packets", "carried_out_packets"] {
-            assert!(primary.counter(family, counter) > 10, "{counter}");
+            assert_ne!(primary.counter(family, counter), 0, "{counter}"); // a packet may have 64 KB of the exchange
         }
         // Another node's word does not pass, and the local stack, which has no socket, says nothing.
         let dropped = primary.counter(family, "dropped_foreign_voice");
@@ -290,5 +290,98 @@ fn with_a_new_wire_an_annexes_connection_passes_the_wire() {
             tap.take_segments(|segment| arrived |= segment.payload == b"output");
             (!arrived).then_some(())
         });
+    }
+}
+
+/// A client's segment with `hops` hops left.
+fn input(family: Family, client: SocketAddr, hops: u8) -> Vec<u8> {
+    let segment = Segment {
+        source: client,
+        destination: family.vip(),
+        seq: Seq(4242),
+        ack: Seq(1),
+        flags: Flags::ACK,
+        window: 1,
+        options: TcpOptions::default(),
+        payload: b"input",
+    };
+    let mut packet = segment.emit();
+    if family == Family::V6 {
+        packet[7] = hops;
+        return packet;
+    }
+    // The header's checksum follows the change (RFC 1624, section 3).
+    let [before, after] = [packet[8], hops].map(|hops| u16::from(hops) << 8);
+    let kept = !u16::from_be_bytes([packet[10], packet[11]]);
+    let (sum, carry) = kept.overflowing_add(!before);
+    let (sum, more) = (sum + u16::from(carry)).overflowing_add(after);
+    packet[8] = hops;
+    packet[10..12].copy_from_slice(&(!(sum + u16::from(more))).to_be_bytes());
+    packet
+}
+
+/// A client's segment that reaches an annex past the wire is led to the wire once. A frame for another node, which a switch floods, is that
+/// node's.
+#[test]
+fn an_annex_leads_to_the_wire_only_what_is_its_own_and_is_new() {
+    for family in Family::BOTH {
+        let test = "an_annex_leads_to_the_wire_only_what_is_its_own_and_is_new";
+        let Some(annexed) = Annexed::new(test, family) else {
+            return;
+        };
+        let Annexed { lan, wire, annex, .. } = &annexed;
+        let tap = FrameTap::on(&lan.client, "port3");
+        let client = SocketAddr::new(family.address(1), 4322);
+        let logged = wire.counter(family, "logged_in_packets");
+        tap.put(
+            [2, 0, 0, 0, 0, 0x77],
+            lan.client.mac(),
+            &input(family, client, 64),
+        );
+        tap.put(lan.primary.mac(), lan.client.mac(), &input(family, client, 64));
+        annex.wait_for(family, "led_to_wire", 1);
+        wire.wait_for(family, "logged_in_packets", logged + 1);
+        tap.put(lan.primary.mac(), lan.client.mac(), &input(family, client, 2));
+        annex.wait_for(family, "dropped_came_back", 1);
+        assert_eq!(annex.counter(family, "led_to_wire"), 1);
+        assert_eq!(wire.counter(family, "logged_in_packets"), logged + 1);
+    }
+}
+
+/// The wire has guided a connection back, and the primary's agent has not heard it yet. The segments are its socket's, which the wire has asked
+/// the primary to make before.
+#[test]
+fn a_connection_that_is_back_gets_its_segments_at_once() {
+    let Some(lan) = Lan::new("a_connection_that_is_back_gets_its_segments_at_once") else {
+        return;
+    };
+    // The client's host is also the wire.
+    let primary = WireOn::new(&lan.backup, &lan.client, &options(), Gate::Primary);
+    for family in Family::BOTH {
+        let listener = lan.backup.listen(family.vip());
+        let (mut client, mut server) = lan.client.connect_pair(&listener);
+        let address = client.local_addr().expect("bound");
+        primary
+            .guide(family.service(), address, Some(ANNEX))
+            .expect("on an annex");
+        for mac in [None, Some(lan.primary.mac())] {
+            if let Some(mac) = mac {
+                primary.set_annex(family.service(), ANNEX, mac).expect("known");
+            }
+            client.write_all(b"input").expect("write");
+            let mut bytes = [0; 5];
+            server
+                .read_exact(&mut bytes)
+                .expect("the segment reaches the socket");
+        }
+        assert_eq!(primary.counter(family, "carried_in_packets"), 0);
+        // The socket of another client is not here. Its segments go to the annex.
+        let other = SocketAddr::new(family.address(1), 4322);
+        primary
+            .guide(family.service(), other, Some(ANNEX))
+            .expect("on an annex");
+        let tap = FrameTap::on(&lan.client, "port2");
+        tap.put(lan.backup.mac(), lan.client.mac(), &input(family, other, 64));
+        primary.wait_for(family, "carried_in_packets", 1);
     }
 }
