@@ -62,29 +62,41 @@ const ROUNDS: usize = 8;
 /// # Errors
 /// The kernel's error. The call needs CAP_NET_ADMIN and a kernel with CONFIG_INET_DIAG_DESTROY.
 pub fn destroy(vip: SocketAddr) -> Result<usize, NetworkError> {
-    destroy_those(vip, |_| true)
+    destroy_those(vip, ROUNDS, |_| true)
 }
 
 /// Destroys those of these connections whose owner has not read all that has come. It can read nothing more, so it begins no request that the
-/// survivor executes. Returns the number of destroyed connections.
+/// survivor executes. Call this when nothing can come any more. Returns the number of destroyed connections.
 ///
 /// # Errors
 /// As [`destroy`].
 pub fn destroy_unread(vip: SocketAddr) -> Result<usize, NetworkError> {
-    destroy_those(vip, |found| found.unread > 0)
+    destroy_those(vip, 1, |found| found.unread > 0)
 }
 
-fn destroy_those(vip: SocketAddr, is_meant: impl Fn(&ListedSocket) -> bool) -> Result<usize, NetworkError> {
+/// The families of the sockets that can have connections to `vip`. An IPv6 socket can also have connections to an IPv4 address. The kernel
+/// looks through all its sockets for each list, which takes milliseconds if there are thousands.
+fn families(vip: SocketAddr) -> impl Iterator<Item = u8> {
+    let of_ipv4 = vip.is_ipv4().then_some(libc::AF_INET);
+    let all = of_ipv4.into_iter().chain([libc::AF_INET6]);
+    all.map(|family| u8::try_from(family).expect("small"))
+}
+
+/// Lists and destroys connections in at most `rounds` rounds. One round leaves those that have come meanwhile.
+fn destroy_those(
+    vip: SocketAddr,
+    rounds: usize,
+    is_meant: impl Fn(&ListedSocket) -> bool,
+) -> Result<usize, NetworkError> {
     let run = || {
         let diag = SockDiag::open()?;
         let is_one = |found: &ListedSocket| {
             (found.at.ip(), found.at.port()) == (vip.ip(), vip.port()) && is_meant(found)
         };
         let mut destroyed = 0;
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds {
             let mut found = 0;
-            for family in [libc::AF_INET, libc::AF_INET6] {
-                let family = u8::try_from(family).expect("small");
+            for family in families(vip) {
                 for ListedSocket { id, .. } in diag
                     .list(family, 0, CONNECTED, vip.port())?
                     .into_iter()
@@ -221,8 +233,7 @@ pub fn open_behind(
     let run = || -> io::Result<Vec<(SocketAddr, Terms)>> {
         let diag = SockDiag::open()?;
         let mut open = Vec::new();
-        for family in [libc::AF_INET, libc::AF_INET6] {
-            let family = u8::try_from(family).expect("small");
+        for family in families(vip) {
             let found = diag.list(family, WITH_INFO, OPEN, vip.port())?;
             let ours = found.into_iter().filter(|found| found.at.ip() == vip.ip());
             open.extend(ours.filter_map(|found| Some((remote(family, &found.id), found.terms?))));
