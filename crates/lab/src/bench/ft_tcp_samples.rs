@@ -291,6 +291,8 @@ fn take_others(testbed: &BenchTestbed, samples: &mut FtTcpSamples) -> Result<()>
 /// Lets a client upload `bytes` but for the last byte, turns the primary's power off, and lets the client send the last byte. Returns the
 /// time until the survivor has replied, in milliseconds. It replies when its application has read all bytes.
 fn take_over(testbed: &BenchTestbed, bytes: u64) -> Result<f64> {
+    // At the speed of memory, packets may pass unlogged in mode `immediate`. Then the connection would not be protected.
+    testbed.shape(SHAPES_MBIT.into_iter().max())?;
     let mut command = testbed.network.client.command(std::env::current_exe()?)?;
     command.args([LOAD, "hold", &testbed.service.to_string(), &bytes.to_string()]);
     let mut client = command
@@ -302,6 +304,7 @@ fn take_over(testbed: &BenchTestbed, bytes: u64) -> Result<f64> {
     let mut line = String::new();
     output.read_line(&mut line)?;
     ensure!(line == "sent\n", "the client has not sent its bytes");
+    testbed.shape(None)?;
     wait_protected(testbed)?;
     testbed.power_off_primary()?;
     client.stdin.take().context("a pipe")?.write_all(b"go\n")?;
@@ -315,9 +318,16 @@ fn take_over(testbed: &BenchTestbed, bytes: u64) -> Result<f64> {
 fn wait_protected(testbed: &BenchTestbed) -> Result<()> {
     std::thread::sleep(SETTLE);
     let deadline = Instant::now() + TAKEOVER_LIMIT;
-    while testbed.status(1)?.connections.get("protected") != Some(&1) {
-        ensure!(Instant::now() < deadline, "the connection is not protected");
+    loop {
+        let status = testbed.status(1)?;
+        if status.connections.get("protected") == Some(&1) {
+            return Ok(());
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "the connection is not protected: {:?}",
+            status.reasons
+        );
         std::thread::sleep(SETTLE / 10);
     }
-    Ok(())
 }
