@@ -127,29 +127,20 @@ impl Service {
     /// The link to an annex has ended, and there is a new one: maybe only this agent stood still, and its kernel went on. So what the annex has
     /// stays there.
     pub(super) fn on_relinked(&mut self, now: Instant, annex: AnnexId, clients: &[SocketAddr]) {
-        if self.role() != Role::Backup {
-            return self.on_claimed(now, annex, clients);
-        }
-        let Relinked { stay, dropped, lost } = self.annexes.on_relinked(annex, clients);
-        for one in stay {
-            self.stay(now, one, "the link to the annex has ended", false);
-        }
-        for client in dropped {
-            self.release_to_annex(now, client);
-        }
-        if !lost.is_empty() {
-            self.reserve_lost(&lost, "the annex does not have it any more".to_owned());
-            self.adopt_from_annexes(now, lost);
-        }
-        // The annex may not know yet that a connection has ended, or may have missed the order to drop it.
-        let node = ServingNode::Annex(annex);
-        for &client in clients {
-            if self.annexes.place(&client) != node && !self.annexes.is_moving_to(&client, node) {
-                self.actions
-                    .push_back(ServiceAction::Elsewhere(AnnexStep::DropAt { client, node }));
+        if self.role() == Role::Backup {
+            let Relinked { stay, dropped, lost } = self.annexes.on_relinked(annex, clients);
+            for one in stay {
+                self.stay(now, one, "the link to the annex has ended", false);
+            }
+            for client in dropped {
+                self.release_to_annex(now, client);
+            }
+            if !lost.is_empty() {
+                self.reserve_lost(&lost, "the annex does not have it any more".to_owned());
+                self.adopt_from_annexes(now, lost);
             }
         }
-        self.ask_about_older(now);
+        self.on_claimed(now, annex, clients);
         self.prepare_migrations(now);
         self.move_guests(now);
     }

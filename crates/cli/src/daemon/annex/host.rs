@@ -135,9 +135,7 @@ fn serve_link(
         }); // fails only if the agent has ended
         waker();
     }
-    // Otherwise the node would send signs of life on a link that it does not read any more.
-    let _ = reader.stream.get_ref().shutdown(std::net::Shutdown::Both); // fails only if it is closed already
-    drop(send);
+    drop(send); // it ends when the last call is answered
     outcome
 }
 

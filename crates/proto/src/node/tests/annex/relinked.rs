@@ -38,18 +38,6 @@ fn what_an_annex_has_taken_from_elsewhere_is_dropped() {
     assert_eq!(done, [wire.drop_at(ANNEX)]);
 }
 
-/// The wire knows all that the annex can have. Nobody has carried it.
-#[test]
-fn what_has_ended_meanwhile_is_dropped() {
-    let mut wire = AnnexedWire::new();
-    wire.move_there();
-    wire.say(Direction::Out, Flags::RST, (1, b""));
-    let done = wire.relinked(&[wire.client]);
-    assert_eq!(done, [wire.drop_at(ANNEX)]);
-    assert_eq!(wire.guests(), []);
-    assert_eq!(wire.dropped(ANNEX), []);
-}
-
 /// The annex has dropped the socket that it had made.
 #[test]
 fn a_move_to_the_annex_begins_again() {
