@@ -76,8 +76,9 @@ pub enum Workload {
     /// Content flows to the server in requests, and is read back. The server stores each request under a name of its own. HTTP only.
     ///
     /// A connection first sends a request with little content, so that its first reply does not wait for `piece` bytes. Its requests are, in
-    /// turn, a PUT with a length, a POST with an `Idempotency-Key`, and a PUT in chunks that expects `100 Continue`. Every fourth connection sends POSTs without a key instead. Such a POST may be refused (503). A refusal ends the
-    /// connection, and is no error. See also [`ClientPlan::refusable`].
+    /// turn, a PUT with a length, a POST with an `Idempotency-Key`, and a PUT in chunks that expects `100 Continue`. Every fourth
+    /// connection sends POSTs without a key instead. Such a POST may be refused (503). A refusal ends the connection, and is no error. See
+    /// also [`ClientPlan::refusable`].
     Post {
         /// Content bytes.
         bytes: u64,
