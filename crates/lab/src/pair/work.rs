@@ -144,13 +144,7 @@ impl Work {
         if let (Some(per_s), ClientWorkload::Request { size, .. }) = (options.requests_per_s, workload) {
             plan.bytes_per_second = Some((u64::from(per_s) * size / busy).max(1));
         }
-        let deadline = if options.baseline {
-            BASELINE_DEADLINE
-        } else {
-            DEADLINE
-        };
-        let deadline = deadline + ROUND_DEADLINE * options.rounds.unwrap_or(0);
-        plan.deadline_ms = deadline.as_millis() as u64;
+        plan.deadline_ms = deadline(options).as_millis() as u64;
         Self { plan, moment }
     }
 
@@ -183,6 +177,15 @@ fn duration(options: &PairOptions) -> f64 {
     } else {
         DURATION_S
     }
+}
+
+fn deadline(options: &PairOptions) -> Duration {
+    let once = if options.baseline {
+        BASELINE_DEADLINE
+    } else {
+        DEADLINE
+    };
+    once + ROUND_DEADLINE * options.rounds.unwrap_or(0)
 }
 
 fn quiet(chance: &mut Xoshiro256PlusPlus) -> Moment {
