@@ -389,7 +389,8 @@ impl Aftermath {
             {
                 self.follow_by(testbed, then, options.returning)
             }
-            CrashFault::MigrateAnnex | CrashFault::StopAnnex => self.leave_annex(testbed, options.fault),
+            CrashFault::MigrateAnnex | CrashFault::PauseAgentAfterAnnex => self.move_home(testbed),
+            CrashFault::StopAnnex => self.leave_annex(testbed),
             CrashFault::Stop => {
                 let agent = testbed.agent_mut(target.nodes()[0])?;
                 if let Err(error) = agent.wait_stopped() {
@@ -411,7 +412,6 @@ impl Aftermath {
             | CrashFault::KillBackup
             | CrashFault::KillAgent
             | CrashFault::KillAgentAfterAnnex
-            | CrashFault::PauseAgentAfterAnnex
             | CrashFault::Upgrade
             | CrashFault::PauseAgent
             | CrashFault::Migrate
@@ -453,16 +453,20 @@ impl Aftermath {
         self.look_at_keepers(testbed, 1)
     }
 
-    /// With `migrate-annex`: moves the connections of the first annex back to node a, over the second annex if there is one. With `stop-annex`:
-    /// waits until the annex has stopped.
-    fn leave_annex(&mut self, testbed: &mut Testbed, fault: CrashFault) -> Result<()> {
-        if fault == CrashFault::MigrateAnnex {
-            let moved_at = move_back(testbed, ACT, &mut self.problems)?;
-            self.second_at = moved_at.last().copied();
-            self.moved_at.extend(moved_at);
-        } else if let Err(error) = testbed.annexes[0].wait_stopped() {
+    /// Waits until the annex has stopped.
+    fn leave_annex(&mut self, testbed: &mut Testbed) -> Result<()> {
+        if let Err(error) = testbed.annexes[0].wait_stopped() {
             self.problems.push(format!("{error:#}"));
         }
+        std::thread::sleep(ACT);
+        Ok(())
+    }
+
+    /// Moves the connections of the first annex back to node a, over the second annex if there is one.
+    fn move_home(&mut self, testbed: &mut Testbed) -> Result<()> {
+        let moved_at = move_back(testbed, ACT, &mut self.problems)?;
+        self.second_at = moved_at.last().copied();
+        self.moved_at.extend(moved_at);
         std::thread::sleep(ACT);
         Ok(())
     }

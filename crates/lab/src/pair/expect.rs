@@ -117,9 +117,8 @@ pub fn wrong_speakers(options: &PairOptions, reigns: &[usize]) -> Option<String>
             let rounds = (0..options.rounds.unwrap_or(1)).flat_map(|_| round.clone());
             [primary].into_iter().chain(rounds).collect()
         }
-        CrashFault::KillBackupAfterAnnex
-        | CrashFault::KillAgentAfterAnnex
-        | CrashFault::PauseAgentAfterAnnex => vec![primary, 2],
+        CrashFault::KillBackupAfterAnnex | CrashFault::KillAgentAfterAnnex => vec![primary, 2],
+        CrashFault::PauseAgentAfterAnnex => vec![primary, 2, primary],
         _ => vec![primary, 2, BACKUP],
     };
     (reigns != expected).then(|| {

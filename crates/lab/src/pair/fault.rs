@@ -73,7 +73,7 @@ pub enum CrashFault {
     /// or the primary's, when the backup's power has gone off and the primary carries them.
     KillAgentAfterAnnex,
     /// Live connections have moved from the primary to an annex. Then the agent of the backup, which is their wire, is stopped (SIGSTOP), and
-    /// resumed later.
+    /// resumed later. Later still, the connections move back.
     PauseAgentAfterAnnex,
     /// A node is drained; later it takes part again.
     Drain,

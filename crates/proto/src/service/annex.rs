@@ -426,6 +426,9 @@ impl Service {
         }
         if self.annexes.is_moving(&client) {
             self.release_to_annex(now, client);
+        } else if self.table.find(client).is_none() {
+            // It had ended before the annex heard of it, and this wire took it for one that the primary has carried.
+            self.end_at_annex(client);
         } else {
             // This may also be the late answer to an earlier request: then the annex has the connection.
             self.take_from_silent(now, vec![client], "its new node could not take it");

@@ -135,7 +135,9 @@ fn serve_link(
         }); // fails only if the agent has ended
         waker();
     }
-    drop(send); // it ends when the last call is answered
+    // Otherwise the node would send signs of life on a link that it does not read any more.
+    let _ = reader.stream.get_ref().shutdown(std::net::Shutdown::Both); // fails only if it is closed already
+    drop(send);
     outcome
 }
 

@@ -38,6 +38,19 @@ fn what_an_annex_has_taken_from_elsewhere_is_dropped() {
     assert_eq!(done, [wire.drop_at(ANNEX)]);
 }
 
+/// The wire cannot tell it from one that the primary has carried, until the annex answers the order to drop it.
+#[test]
+fn what_has_ended_meanwhile_is_forgotten_when_it_is_dropped() {
+    let mut wire = AnnexedWire::new();
+    wire.move_there();
+    wire.say(Direction::Out, Flags::RST, (1, b""));
+    let done = wire.relinked(&[wire.client]);
+    assert!(done.contains(&wire.guide(ANNEX)), "{done:?}");
+    let done = wire.dropped(ANNEX);
+    assert_eq!(done, [wire.drop_at(ANNEX), wire.guide(ServingNode::Primary)]);
+    assert_eq!(wire.guests(), []);
+}
+
 /// The annex has dropped the socket that it had made.
 #[test]
 fn a_move_to_the_annex_begins_again() {
