@@ -165,6 +165,8 @@ pub struct Relinked {
     pub stay: Vec<MovingConnection>,
     /// The annex has dropped these, which are to move on from it.
     pub dropped: Vec<SocketAddr>,
+    /// The annex has not dropped these yet, which are to move on from it. It may get the request on the new link, or never.
+    pub undropped: Vec<SocketAddr>,
     /// Neither the annex nor another node has these.
     pub lost: Vec<SocketAddr>,
 }
@@ -249,7 +251,7 @@ impl Annexes {
                 // The annex was asked to drop it.
                 (false, MovePhase::Prepared) if one.from == node => {
                     if is_there {
-                        relinked.stay.push(moving(client, one));
+                        relinked.undropped.push(client);
                     } else {
                         relinked.dropped.push(client);
                     }

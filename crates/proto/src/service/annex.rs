@@ -128,9 +128,17 @@ impl Service {
     /// stays there.
     pub(super) fn on_relinked(&mut self, now: Instant, annex: AnnexId, clients: &[SocketAddr]) {
         if self.role() == Role::Backup {
-            let Relinked { stay, dropped, lost } = self.annexes.on_relinked(annex, clients);
+            let Relinked {
+                stay,
+                dropped,
+                undropped,
+                lost,
+            } = self.annexes.on_relinked(annex, clients);
             for one in stay {
                 self.stay(now, one, "the link to the annex has ended", false);
+            }
+            for client in undropped {
+                self.ask_to_drop(now, client, ServingNode::Annex(annex));
             }
             for client in dropped {
                 self.release_to_annex(now, client);
@@ -405,17 +413,18 @@ impl Service {
                 self.incoming.on_restored(client);
                 self.tell_peer(now);
             }
+            ServingNode::Annex(_) => self.ask_to_drop(now, client, one.from),
+        }
+    }
+
+    /// Asks the annex `node` to drop a connection that is to move on from there.
+    fn ask_to_drop(&mut self, now: Instant, client: SocketAddr, node: ServingNode) {
+        if !self.doubt.exists() {
+            self.actions
+                .push_back(ServiceAction::Elsewhere(AnnexStep::DropAt { client, node }));
+        } else if let Some(one) = self.annexes.give_back(client) {
             // The primary may speak alone. It could find the connection on the annex only if that has not dropped it.
-            ServingNode::Annex(_) if self.doubt.exists() => {
-                if let Some(one) = self.annexes.give_back(client) {
-                    self.stay(now, one, IN_DOUBT, false);
-                }
-            }
-            ServingNode::Annex(_) => {
-                let node = one.from;
-                self.actions
-                    .push_back(ServiceAction::Elsewhere(AnnexStep::DropAt { client, node }));
-            }
+            self.stay(now, one, IN_DOUBT, false);
         }
     }
 

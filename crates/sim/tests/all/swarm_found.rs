@@ -440,3 +440,10 @@ fn an_annex_that_has_lost_a_socket_resets_nobody() {
 fn a_wire_that_stands_down_ends_nothing_at_its_annexes() {
     hold([scenario!("wire-agent-back-during-a-claim")]);
 }
+
+/// A wire waited until an annex had dropped a connection that moved back. The link was reset before the request was sent, so the wire left the
+/// connection on the annex. Then the annex got the request over the new link.
+#[test]
+fn a_request_to_drop_outlives_its_link() {
+    hold([scenario!("seed-2026120712048")]);
+}

@@ -337,6 +337,9 @@ impl WireNode {
         for one in relinked.stay {
             self.stay(one);
         }
+        if !relinked.undropped.is_empty() {
+            self.drop_at(ServingNode::Annex(annex));
+        }
         if !relinked.dropped.is_empty() {
             self.release();
         }

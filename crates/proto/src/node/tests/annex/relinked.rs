@@ -82,7 +82,7 @@ fn a_prepared_connection_is_taken_over_if_its_socket_is_gone() {
 
 /// The annex was asked to drop it.
 #[test]
-fn a_connection_on_its_way_from_the_annex_moves_on_if_the_annex_has_dropped_it() {
+fn a_connection_on_its_way_from_the_annex_moves_on_when_the_annex_has_dropped_it() {
     let moving = || {
         let mut wire = AnnexedWire::new();
         wire.move_there();
@@ -90,14 +90,18 @@ fn a_connection_on_its_way_from_the_annex_moves_on_if_the_annex_has_dropped_it()
         wire.restored(ServingNode::Primary);
         wire
     };
+    let moves_on = |wire: &mut AnnexedWire, done: Vec<ServiceAction>| {
+        assert!(done.contains(&wire.guide(ServingNode::Primary)), "{done:?}");
+        assert!(!wire.takes_over(&done), "{done:?}");
+        assert_eq!(wire.node.service(0).unconfirmed(), [wire.client]);
+    };
     let mut wire = moving();
     let done = wire.relinked(&[]);
-    assert!(done.contains(&wire.guide(ServingNode::Primary)), "{done:?}");
-    assert!(!wire.takes_over(&done), "{done:?}");
-    assert_eq!(wire.node.service(0).unconfirmed(), [wire.client]);
+    moves_on(&mut wire, done);
 
     let mut wire = moving();
     let done = wire.relinked(&[wire.client]);
-    assert!(done.contains(&wire.guide(ANNEX)), "{done:?}");
-    assert_eq!(wire.guests(), [(wire.client, GAMMA)]);
+    assert_eq!(done, [wire.drop_at(ANNEX)]);
+    let done = wire.dropped(ANNEX);
+    moves_on(&mut wire, done);
 }
