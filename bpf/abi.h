@@ -103,6 +103,8 @@ enum held {
 	HELD_RESERVED = 3,  /* to move here; the other node may still keep it */
 	HELD_VIA_PEER = 4,  /* reversed, on the backup: local, but all its segments pass the primary first, which logs them */
 	HELD_LOGGED = 5,    /* reversed, on the primary: lives on the backup; this node logs its segments and sends them on */
+	HELD_FROZEN = 6,    /* moves to the other node, which has not spoken yet: this node's socket is silent, and may go on */
+	HELD_LEFT = 7,      /* on the backup: was HELD_FROZEN until the primary spoke; on the primary, it becomes HELD_LOGGED */
 	HELD_ANNEX = 0x100, /* lives on an annex, whose index is in the lowest byte; on the wire and the primary (docs/annex.md) */
 	HELD_LEAVING = 0x200, /* as HELD_RESERVED, of a connection that lives on an annex, whose index is in the lowest byte */
 };

@@ -48,6 +48,23 @@ static __always_inline __u32 held_as(struct parsed *packet, struct service_state
 /* Whether the connection lives on an annex, whose segments the wire logs like the primary's. */
 static __always_inline _Bool is_annexed(__u32 held_now) { return held_now & HELD_ANNEX; }
 
+/* Whether a connection lives on the backup, or moves there, and this node, the primary, logs its segments. */
+static __always_inline _Bool lives_there(__u32 held_now) { return held_now == HELD_LOGGED || held_now == HELD_FROZEN; }
+
+/* Whether a connection is the primary's or an annex's, so that a wire passes it: on a wire. */
+static __always_inline _Bool lives_behind(__u32 held_now) {
+	return !held_now || held_now == HELD_FROZEN || held_now == HELD_LEFT || is_annexed(held_now);
+}
+
+/* The other node speaks on a connection that moves there, or the client begins another one. So this node's socket may not go on. */
+static __always_inline void note_speech(struct parsed *packet, struct service_state *state) {
+	if (held_as(packet, state) != HELD_FROZEN)
+		return;
+	struct client_key client = client_of(packet);
+	__u32 left = gate_now(state) == GATE_PRIMARY ? HELD_LOGGED : HELD_LEFT;
+	bpf_map_update_elem(&held, &client, &left, BPF_EXIST);
+}
+
 /* The MAC address of the annex on which the packet's connection lives. NULL: on the primary. */
 static __noinline __u8 *annex_of(struct parsed *packet, struct service_state *state) {
 	__u32 held_now = held_as(packet, state);
@@ -104,7 +121,7 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
  */
 static __always_inline int refusal(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	__u32 gate = gate_now(state), held_now = held_as(packet, state);
-	if (!(gate == GATE_WIRE && (!held_now || is_annexed(held_now))) && !(gate == GATE_PRIMARY && held_now == HELD_LOGGED))
+	if (!(gate == GATE_WIRE && lives_behind(held_now)) && !(gate == GATE_PRIMARY && lives_there(held_now)))
 		return REASON_GATE_CLOSED;
 	return is_input_held(skb, packet, state) ? REASON_INPUT_HELD : NOT_REFUSED;
 }
@@ -285,6 +302,8 @@ static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed 
 	if (packet->direction == DIRECTION_OUT && !from_server(skb, packet, state))
 		return dropped(packet->service, REASON_FOREIGN_VOICE);
 	__u32 len = skb->len - L3;
+	if (packet->direction == DIRECTION_OUT || packet->tcp.syn)
+		note_speech(packet, state);
 	int outcome = log_segment(skb, packet, state);
 	if (is_cut(packet))
 		return log_cut(packet, outcome, len);
@@ -314,7 +333,7 @@ static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed 
 /* An ICMP error goes to the node that sent the quoted segment. */
 static __always_inline int pass_icmp(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	__u32 held_now = held_as(packet, state);
-	if (gate_now(state) != GATE_WIRE || (held_now && !is_annexed(held_now)))
+	if (gate_now(state) != GATE_WIRE || !lives_behind(held_now))
 		return TC_ACT_OK;
 	int verdict = release_to_server(skb, packet, state);
 	if (verdict != TC_ACT_SHOT)
@@ -324,7 +343,7 @@ static __always_inline int pass_icmp(struct __sk_buff *skb, struct parsed *packe
 
 /* Whether a connection lives on the other node, moves here, or is being decided, on a node whose other connections are all local. */
 static __always_inline _Bool is_elsewhere(__u32 held_now) {
-	return held_now == HELD_LOGGED || held_now == HELD_RESERVED || held_now == HELD_UNDECIDED;
+	return lives_there(held_now) || held_now == HELD_RESERVED || held_now == HELD_UNDECIDED;
 }
 
 /* Handles a client's segment of such a connection while this node takes the connection. */
@@ -386,6 +405,8 @@ static __noinline _Bool has_arrived(struct __sk_buff *skb, struct parsed *packet
  * for it either, its stack answers with a RST. The agent learns it from the mark in its log.
  */
 static __always_inline int take_home(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	if (find_socket(skb, packet) == LOCAL_READY) /* of before the move: the agent lets it go on, or destroys it */
+		return dropped(packet->service, REASON_GATE_CLOSED);
 	int outcome = log_segment(skb, packet, state);
 	count(packet->service, outcome);
 	if (outcome != REASON_LOGGED_IN || mark_returned(skb, packet, 0))
@@ -421,7 +442,7 @@ static __always_inline int carry(struct __sk_buff *skb, struct parsed *packet, s
 
 /* Whether this primary logs a segment as the wire of a reversed connection. */
 static __always_inline _Bool is_logged_here(struct parsed *packet, struct service_state *state) {
-	return held_as(packet, state) == HELD_LOGGED && !opens(packet);
+	return lives_there(held_as(packet, state)) && !opens(packet);
 }
 
 /*
@@ -431,10 +452,12 @@ static __always_inline _Bool is_logged_here(struct parsed *packet, struct servic
 static __always_inline int reach_reversed(struct __sk_buff *skb, struct parsed *packet, struct service_state *state, _Bool is_from_peer) {
 	if (packet->direction == DIRECTION_OUT)
 		return dropped(packet->service, REASON_GATE_CLOSED);
-	if (held_as(packet, state) != HELD_LOGGED)
+	if (!lives_there(held_as(packet, state)))
 		return take_reversed(skb, packet);
 	if (!is_from_peer)
 		return release_to_peer(skb, state);
+	if (find_socket(skb, packet) == LOCAL_READY) /* of before the move: the agent lets it go on, or destroys it */
+		return dropped(packet->service, REASON_SYN_WAITS);
 	struct client_key client = client_of(packet);
 	log_into_ring_open(skb, packet, state); /* the agent forgets the old connection */
 	bpf_map_delete_elem(&held, &client);
@@ -568,6 +591,8 @@ static __always_inline int may_leave(struct __sk_buff *skb, struct parsed *packe
 		struct client_key client = client_of(packet);
 		bpf_map_delete_elem(&dying, &client);
 	}
+	if (gate != GATE_OFF && (held_now == HELD_FROZEN || held_now == HELD_LEFT))
+		return dropped(service, REASON_EGRESS_MUTE);
 	switch (gate) {
 	case GATE_WIRE:
 		if (!held_now) {
@@ -581,14 +606,14 @@ static __always_inline int may_leave(struct __sk_buff *skb, struct parsed *packe
 	case GATE_MUTE:
 		return dropped(service, REASON_EGRESS_MUTE);
 	case GATE_PRIMARY:
-		if (held_now == HELD_LOGGED || held_now == HELD_RESERVED || is_annexed(held_now))
+		if (lives_there(held_now) || held_now == HELD_RESERVED || is_annexed(held_now))
 			return dropped(service, REASON_EGRESS_MUTE);
 		if (is_stray_reset(skb, packet))
 			return dropped(service, REASON_EGRESS_MUTE);
 		return silence_death(skb, packet, state);
 	case GATE_TAKEOVER:
 	case GATE_SOLE:
-		if (gate == GATE_SOLE && (held_now == HELD_LOGGED || held_now == HELD_RESERVED || is_annexed(held_now)))
+		if (gate == GATE_SOLE && (lives_there(held_now) || held_now == HELD_RESERVED || is_annexed(held_now)))
 			return dropped(service, REASON_EGRESS_MUTE);
 		return may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
 	default: /* GATE_OFF */

@@ -91,7 +91,9 @@ impl<K: Kernel> Executor<K> {
                 kernel.give_back(service, client);
             }
             ServiceAction::Release { clients } => kernel.release(service, &clients),
-            ServiceAction::LogReversed { clients, ended } => kernel.log_reversed(service, &clients, &ended),
+            ServiceAction::Freeze { clients, ended } => kernel.freeze(service, &clients, &ended),
+            ServiceAction::Thaw { clients } => thaw(kernel, core, service, clients),
+            ServiceAction::LookFor { clients } => look_for(kernel, core, service, &clients),
             ServiceAction::Reverse { clients } => kernel.reverse(service, &clients),
             ServiceAction::Settle => kernel.settle(service),
             ServiceAction::CapWindow { client, cap } => kernel.cap_window(service, client, cap),
@@ -176,6 +178,22 @@ fn reserve<K: Kernel>(kernel: &mut K, core: &mut Core, service: ServiceIndex, cl
             let refused = ServiceInput::Unrestorable { connection, reason };
             core.handle(kernel.now(), service, refused);
         }
+    }
+}
+
+/// Lets frozen sockets go on, and tells the node which ones do.
+fn thaw<K: Kernel>(kernel: &mut K, core: &mut Core, service: ServiceIndex, clients: Vec<SocketAddr>) {
+    let spoken = kernel.thaw(service, &clients);
+    let mut thawed = clients;
+    thawed.retain(|client| !spoken.contains(client));
+    core.handle(kernel.now(), service, ServiceInput::Thawed { thawed, spoken });
+}
+
+/// Tells the node which connections are here that an earlier agent may have taken.
+fn look_for<K: Kernel>(kernel: &mut K, core: &mut Core, service: ServiceIndex, clients: &[SocketAddr]) {
+    for &client in clients {
+        let is_here = kernel.look_for(service, client);
+        core.handle(kernel.now(), service, ServiceInput::LookedFor { client, is_here });
     }
 }
 

@@ -128,7 +128,11 @@ pub trait Kernel {
     /// The socket, if one was made, is gone already.
     fn give_back(&mut self, service: ServiceIndex, client: SocketAddr);
     fn release(&mut self, service: ServiceIndex, clients: &[SocketAddr]);
-    fn log_reversed(&mut self, service: ServiceIndex, clients: &[SocketAddr], ended: &[SocketAddr]);
+    fn freeze(&mut self, service: ServiceIndex, clients: &[SocketAddr], ended: &[SocketAddr]);
+    /// Returns those of the clients on whose connections the other node has spoken.
+    fn thaw(&mut self, service: ServiceIndex, clients: &[SocketAddr]) -> Vec<SocketAddr>;
+    /// Whether the socket of a connection that has moved here is here. If not, forgets the connection.
+    fn look_for(&mut self, service: ServiceIndex, client: SocketAddr) -> bool;
     fn reverse(&mut self, service: ServiceIndex, clients: &[SocketAddr]);
     fn settle(&mut self, service: ServiceIndex);
     fn cap_window(&mut self, service: ServiceIndex, client: SocketAddr, cap: Option<Cap>);

@@ -221,8 +221,17 @@ impl Exports {
 
     /// The next part to send.
     pub fn poll_part(&mut self, now: Instant) -> Option<SnapshotPart> {
+        self.poll_part_unless(now, |_| false)
+    }
+
+    /// As [`poll_part`](Self::poll_part), for connections for which `waits` does not hold.
+    pub fn poll_part_unless(
+        &mut self,
+        now: Instant,
+        waits: impl Fn(&SocketAddr) -> bool,
+    ) -> Option<SnapshotPart> {
         let mut active = 0;
-        for export in &mut self.queue {
+        for export in self.queue.iter_mut().filter(|export| !waits(&export.client)) {
             active += usize::from(!export.waits);
             if active > ACTIVE_MAX {
                 return None;

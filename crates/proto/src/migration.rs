@@ -5,16 +5,19 @@
 //! answers in the same way, so lost heartbeats do no harm.
 //!
 //! ```text
-//!  primary   Offered ───────── answer Prepared: the socket is destroyed ─▶ Released ── answer Taken ─▶ moved
-//!               └─ answer Refused, or the time is over ─▶ stays here
+//!  primary   Offered ──── answer Prepared: the socket is frozen ─▶ Released ── answer Taken: the socket is destroyed ─▶ moved
+//!               └─ answer Refused, or the time is over ─▶ stays ◀──┴─ answer Refused: the socket goes on
 //!
 //!  backup    Waiting ── reserved ─▶ Preparing ── socket restored ─▶ Prepared ── offer is Released ─▶ Taking ── live ─▶ Taken
 //!               ▲                       └── cannot restart now ──┐      │
 //!               └────────── given back to the primary ◀──────────┴──────┘ the offer is gone
 //! ```
 //!
-//! At each moment exactly one node has the connection: the primary until it destroys its socket, the backup afterwards. Only the primary
-//! decides when that is. The backup prepares the connection before, so that whatever can fail fails while the primary can still go on.
+//! At each moment at most one node speaks: the primary until it releases the connection, the backup afterwards. Only the primary decides when
+//! that is. The backup prepares the connection before, so that whatever can fail fails while the primary can still go on.
+//!
+//! A released connection's socket may stay with the primary, *frozen*: it says nothing. Its kernel notices the first segment of the backup's
+//! socket. If the backup fails before that, the primary's socket goes on.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -52,6 +55,10 @@ pub struct MigrationBeat {
     pub offers: Vec<MigrationOffer>,
     /// The backup's answers.
     pub answers: Vec<OfferAnswer>,
+    /// The sender leads the segments of connections that it takes through the primary before their sockets speak. A sender whose version does not
+    /// know this field does so a little later, so the primary may miss that it has spoken.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leads_first: bool,
 }
 
 impl MigrationBeat {
@@ -73,8 +80,12 @@ pub struct MigrationOffer {
     pub number: u64,
     /// The connection's client.
     pub client: SocketAddr,
-    /// The primary has destroyed its socket: the connection is the backup's.
+    /// The primary's socket says nothing any more: the connection is the backup's.
     pub is_released: bool,
+    /// The primary still has the socket of the released connection. It goes on if the backup refuses the connection. A sender whose version does
+    /// not know this field has destroyed it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_frozen: bool,
     /// The primary will log the connection's segments, so the backup must lead them through the primary (`proto::reversal`). A sender whose
     /// version does not know this field does not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -144,6 +155,19 @@ impl MigrationReport {
         self.refusals.extend(other.refusals);
         self.refusals.truncate(REFUSALS_MAX);
     }
+}
+
+/// What the owner must do after it has heard the other node's answers.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct HeardAnswers {
+    /// Connections that are to be released now.
+    pub released: Vec<SocketAddr>,
+    /// Released connections that the other node has, or has had.
+    pub moved: Vec<SocketAddr>,
+    /// Released connections that the other node does not have.
+    pub refused: Vec<SocketAddr>,
+    /// Whether the offers have changed.
+    pub has_changed: bool,
 }
 
 /// The primary's side.
@@ -238,6 +262,23 @@ impl OutgoingMigrations {
         self.fill();
     }
 
+    /// An earlier agent has released the connections of `clients`. Their sockets are frozen.
+    pub fn resume(&mut self, clients: impl IntoIterator<Item = SocketAddr>) {
+        for client in clients {
+            self.clients.insert(client);
+            let offer = OutgoingOffer {
+                client,
+                until: Instant::ZERO,
+                is_released: true,
+                annex: None,
+                obstacle: None,
+                is_bereft: false,
+            };
+            self.offers.insert(self.next, offer);
+            self.next += 1;
+        }
+    }
+
     /// The connections whose process has died and that have not moved. Each is returned once.
     pub fn take_lost(&mut self) -> Vec<SocketAddr> {
         std::mem::take(&mut self.lost)
@@ -259,6 +300,7 @@ impl OutgoingMigrations {
             number,
             client: offer.client,
             is_released: offer.is_released,
+            is_frozen: false,
             reverses: false,
             annex: offer.annex,
             is_bereft: offer.is_bereft,
@@ -272,36 +314,46 @@ impl OutgoingMigrations {
         offer.annex
     }
 
-    /// The backup has answered. Returns the clients whose sockets must be destroyed now, and whether the offers have changed.
-    pub fn on_answers(&mut self, answers: &[OfferAnswer]) -> (Vec<SocketAddr>, bool) {
-        let (mut released, mut has_changed) = (Vec::new(), false);
+    /// Whether the process that had the offered connection of `client` has died.
+    pub fn is_bereft(&self, client: &SocketAddr) -> bool {
+        let mut offers = self.offers.values();
+        offers.any(|offer| offer.client == *client && offer.is_bereft)
+    }
+
+    /// The backup has answered.
+    pub fn on_answers(&mut self, answers: &[OfferAnswer]) -> HeardAnswers {
+        let mut heard = HeardAnswers::default();
         for OfferAnswer { number, state } in answers {
             let Some(offer) = self.offers.get_mut(number) else {
                 continue;
             };
+            let (client, is_released) = (offer.client, offer.is_released);
             match state {
+                OfferState::Waiting(_) if is_released => {}
                 OfferState::Waiting(why) => {
                     offer.obstacle = Some(why.clone());
-                    has_changed |= self.let_others_pass(*number);
+                    heard.has_changed |= self.let_others_pass(*number);
                 }
-                OfferState::Prepared if offer.is_released => {}
+                OfferState::Prepared if is_released => {}
                 OfferState::Prepared => {
                     offer.is_released = true;
-                    released.push(offer.client);
-                    has_changed = true;
+                    heard.released.push(client);
+                    heard.has_changed = true;
                 }
                 OfferState::Taken => {
-                    has_changed = true;
+                    heard.moved.extend(is_released.then_some(client));
+                    heard.has_changed = true;
                     self.end(*number, None);
                 }
                 OfferState::Refused(why) => {
-                    has_changed = true;
+                    heard.refused.extend(is_released.then_some(client));
+                    heard.has_changed = true;
                     self.end(*number, Some(why.clone()));
                 }
             }
         }
         self.fill();
-        (released, has_changed)
+        heard
     }
 
     /// An offered connection cannot move now. If others wait for their turn, it waits behind them. Returns whether it does.
@@ -383,6 +435,16 @@ impl OutgoingMigrations {
         }
     }
 
+    /// What becomes of the released connections of `clients` is known without an answer of the other node: they go on here (`stay`), or have moved.
+    pub fn settle(&mut self, clients: &[SocketAddr], stay: bool) {
+        let is_settled = |offer: &OutgoingOffer| offer.is_released && clients.contains(&offer.client);
+        let settled = self.offers.iter().filter(|(_, offer)| is_settled(offer));
+        let settled: Vec<u64> = settled.map(|(&number, _)| number).collect();
+        for number in settled {
+            self.end(number, stay.then(|| "the other node has failed".to_owned()));
+        }
+    }
+
     /// What has become of the connections that were to move.
     pub fn report(&self) -> MigrationReport {
         MigrationReport {
@@ -395,6 +457,8 @@ impl OutgoingMigrations {
 /// How far the backup is with a connection. The picture is in the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum IncomingPhase {
+    /// The owner has released it to an earlier agent of this node. The kernel says whether this node has it.
+    Unknown,
     Waiting,
     Preparing,
     Prepared,
@@ -418,26 +482,34 @@ enum IncomingEvent {
     Released,
     /// It lives on the backup, or has ended there.
     Decided,
+    /// The kernel does not know it.
+    Missing,
 }
 
 impl IncomingPhase {
     const fn after(self, event: IncomingEvent) -> Self {
-        use IncomingEvent::{Chosen, Decided, Failed, Impeded, Released, Restored};
+        use IncomingEvent::{Chosen, Decided, Failed, Impeded, Missing, Released, Restored};
         match (self, event) {
+            (Self::Unknown, Decided) => Self::Taken,
+            (Self::Unknown, Missing) => Self::Refused,
+            (Self::Unknown, Chosen | Restored | Impeded | Failed | Released) => Self::Unknown,
             (Self::Waiting, Chosen) => Self::Preparing,
             (Self::Waiting | Self::Preparing | Self::Prepared, Impeded) => Self::Waiting,
             (Self::Waiting | Self::Preparing | Self::Prepared, Failed) => Self::Refused,
-            (Self::Waiting, Restored | Released | Decided) => Self::Waiting,
+            (Self::Waiting, Released) => Self::Refused, // a new agent of the owner has found a socket that an earlier one has frozen
+            (Self::Waiting, Restored | Decided | Missing) => Self::Waiting,
             // If it has ended (`Decided`), the client has ended it. The primary has not heard of that, and must destroy its socket.
             (Self::Preparing, Restored | Decided) => Self::Prepared,
-            (Self::Preparing, Chosen | Released) => Self::Preparing,
+            (Self::Preparing, Chosen | Released | Missing) => Self::Preparing,
             (Self::Prepared, Released) => Self::Taking,
-            (Self::Prepared, Chosen | Restored | Decided) => Self::Prepared,
+            (Self::Prepared, Chosen | Restored | Decided | Missing) => Self::Prepared,
             (Self::Taking, Decided) => Self::Taken,
             // Nobody else has the connection any more, so it cannot be given back.
-            (Self::Taking, Chosen | Restored | Impeded | Failed | Released) => Self::Taking,
-            (Self::Taken, Chosen | Restored | Impeded | Failed | Released | Decided) => Self::Taken,
-            (Self::Refused, Chosen | Restored | Impeded | Failed | Released | Decided) => Self::Refused,
+            (Self::Taking, Chosen | Restored | Impeded | Failed | Released | Missing) => Self::Taking,
+            (Self::Taken, Chosen | Restored | Impeded | Failed | Released | Decided | Missing) => Self::Taken,
+            (Self::Refused, Chosen | Restored | Impeded | Failed | Released | Decided | Missing) => {
+                Self::Refused
+            }
         }
     }
 
@@ -445,7 +517,7 @@ impl IncomingPhase {
     const fn is_reserved(self) -> bool {
         match self {
             Self::Preparing | Self::Prepared => true,
-            Self::Waiting | Self::Taking | Self::Taken | Self::Refused => false,
+            Self::Unknown | Self::Waiting | Self::Taking | Self::Taken | Self::Refused => false,
         }
     }
 
@@ -453,7 +525,7 @@ impl IncomingPhase {
     const fn is_last(self) -> bool {
         match self {
             Self::Taken | Self::Refused => true,
-            Self::Waiting | Self::Preparing | Self::Prepared | Self::Taking => false,
+            Self::Unknown | Self::Waiting | Self::Preparing | Self::Prepared | Self::Taking => false,
         }
     }
 }
@@ -500,6 +572,8 @@ impl From<String> for OfferObstacle {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct IncomingMigrations {
     offers: BTreeMap<u64, IncomingOffer>,
+    /// The owner has a new agent since the last heartbeat with offers.
+    is_unconfirmed: bool,
 }
 
 /// The beginning of a reason, as much of it as an answer has room for.
@@ -518,12 +592,16 @@ pub struct HeardOffers {
     pub released: Vec<SocketAddr>,
     /// Those of them that are to be reversed.
     pub reversing: Vec<SocketAddr>,
+    /// Connections that the primary has released and this agent does not know. The kernel is to be asked whether this node has them.
+    pub unknown: Vec<SocketAddr>,
 }
 
 impl IncomingMigrations {
     /// The primary's heartbeat has these offers.
     pub fn hear(&mut self, offers: &[MigrationOffer]) -> HeardOffers {
         let mut heard = HeardOffers::default();
+        self.is_unconfirmed = false;
+        offers.iter().for_each(|offer| self.rename(offer));
         let is_offered = |number: &u64| offers.iter().any(|offer| offer.number == *number);
         self.offers.retain(|number, known| {
             let stays = is_offered(number) || known.phase == IncomingPhase::Taking;
@@ -536,17 +614,22 @@ impl IncomingMigrations {
             number,
             client,
             is_released,
+            is_frozen,
             reverses,
             annex,
             is_bereft,
         } in offers.iter().take(OFFERS_MAX)
         {
             // An agent that hears of a released connection first has not prepared it, an earlier agent has.
-            let phase = if is_released {
-                IncomingPhase::Taken
-            } else {
-                IncomingPhase::Waiting
+            let phase = match (is_released, is_frozen) {
+                (true, true) => IncomingPhase::Unknown,
+                (true, false) => IncomingPhase::Taken, // nobody else has it
+                (false, _) => IncomingPhase::Waiting,
             };
+            let is_new = !self.offers.contains_key(&number);
+            heard
+                .unknown
+                .extend((is_new && phase == IncomingPhase::Unknown).then_some(client));
             let known = self.offers.entry(number).or_insert(IncomingOffer {
                 client,
                 phase,
@@ -560,12 +643,44 @@ impl IncomingMigrations {
             if is_released {
                 known.phase = was.after(IncomingEvent::Released);
             }
-            if known.phase != was {
+            if known.phase == IncomingPhase::Refused && was != known.phase {
+                known.reason = "it is not prepared".to_owned();
+            } else if known.phase != was {
                 heard.released.push(client);
                 heard.reversing.extend(reverses.then_some(client));
             }
         }
         heard
+    }
+
+    /// A new agent of the owner offers a connection under another number. The earlier agent had released it.
+    fn rename(&mut self, offer: &MigrationOffer) {
+        if !offer.is_released || self.offers.contains_key(&offer.number) {
+            return;
+        }
+        let is_same =
+            |known: &IncomingOffer| known.client == offer.client && known.phase != IncomingPhase::Refused;
+        let mut known = self.offers.iter();
+        if let Some((&number, _)) = known.find(|(_, known)| is_same(known)) {
+            let known = self.offers.remove(&number);
+            self.offers.extend(known.map(|known| (offer.number, known)));
+        }
+    }
+
+    /// Whether this node has a connection that the owner has released to an earlier agent, as the kernel says.
+    pub fn on_looked_for(&mut self, client: SocketAddr, is_here: bool) {
+        let event = if is_here {
+            IncomingEvent::Decided
+        } else {
+            IncomingEvent::Missing
+        };
+        let reason = (!is_here).then(|| "its agent was started again".to_owned());
+        let of_client =
+            |offer: &&mut IncomingOffer| offer.client == client && offer.phase == IncomingPhase::Unknown;
+        if let Some(offer) = self.offers.values_mut().find(of_client) {
+            offer.phase = offer.phase.after(event);
+            offer.reason = reason.unwrap_or_default();
+        }
     }
 
     /// The annex to which the offered connection of `client` is to move, if it is not to move to this node.
@@ -665,7 +780,7 @@ impl IncomingMigrations {
             let state = match offer.phase {
                 IncomingPhase::Waiting if offer.reason.is_empty() => return None,
                 IncomingPhase::Waiting => OfferState::Waiting(shortened(&offer.reason)),
-                IncomingPhase::Preparing | IncomingPhase::Taking => return None,
+                IncomingPhase::Unknown | IncomingPhase::Preparing | IncomingPhase::Taking => return None,
                 IncomingPhase::Prepared => OfferState::Prepared,
                 IncomingPhase::Taken => OfferState::Taken,
                 IncomingPhase::Refused => OfferState::Refused(shortened(&offer.reason)),
@@ -675,8 +790,19 @@ impl IncomingMigrations {
         self.offers.iter().filter_map(answer).collect()
     }
 
-    /// Forgets all offers: the primary has a new agent, or the nodes' roles have changed.
+    /// The owner has a new agent, which may not repeat the offers of the earlier one.
+    pub fn doubt(&mut self) {
+        self.is_unconfirmed = !self.offers.is_empty();
+    }
+
+    /// Whether these are the offers of an earlier agent of the owner, and the new one has not named its own.
+    pub const fn is_unconfirmed(&self) -> bool {
+        self.is_unconfirmed
+    }
+
+    /// Forgets all offers, because the nodes' roles have changed.
     pub fn clear(&mut self) {
+        self.is_unconfirmed = false;
         self.offers.clear();
     }
 }

@@ -476,7 +476,7 @@ impl Takeover {
         match table.get(connection).map(Connection::restarts) {
             Some(Ok(())) => {
                 self.steps.push_back(restore);
-                self.plan_rest(connection, urgency);
+                self.plan_rest(connection, urgency, None);
             }
             Some(Err(reason)) => self.on_unrestorable(connection, table, reason, actions),
             None => {} // the connection has ended meanwhile
@@ -484,9 +484,14 @@ impl Takeover {
     }
 
     /// Plans the steps that follow a connection's `Restore`.
-    fn plan_rest(&mut self, connection: ConnectionId, urgency: Urgency) {
-        let steps: [ServiceAction; STEPS_AFTER_RESTORE] = [
-            ServiceAction::MakeReady { connection },
+    fn plan_rest(&mut self, connection: ConnectionId, urgency: Urgency, reversing: Option<SocketAddr>) {
+        let ready = ServiceAction::MakeReady { connection };
+        self.steps.push_back((ready, urgency));
+        let reverse = reversing.map(|client| ServiceAction::Reverse {
+            clients: vec![client],
+        });
+        self.steps.extend(reverse.map(|reverse| (reverse, urgency)));
+        let steps: [ServiceAction; STEPS_AFTER_RESTORE - 1] = [
             ServiceAction::Drain,
             ServiceAction::Activate { connection },
             ServiceAction::HandOver { connection },
@@ -495,9 +500,10 @@ impl Takeover {
     }
 
     /// The primary has released a prepared connection of a migration: it is this node's now.
-    pub(crate) fn release(&mut self, connection: ConnectionId) {
+    /// If its segments are to pass the primary (`reversing`: its client), they do so before it speaks.
+    pub(crate) fn release(&mut self, connection: ConnectionId, reversing: Option<SocketAddr>) {
         if self.undecided.contains(&connection) && self.released.insert(connection) {
-            self.plan_rest(connection, Urgency::Hurried);
+            self.plan_rest(connection, Urgency::Hurried, reversing);
         }
     }
 
@@ -518,7 +524,7 @@ impl Takeover {
             let prepared: Vec<_> = self.undecided.difference(&unprepared).copied().collect();
             prepared
                 .into_iter()
-                .for_each(|connection| self.release(connection));
+                .for_each(|connection| self.release(connection, None));
         }
     }
 

@@ -49,6 +49,11 @@ impl HeldClients {
         ended
     }
 
+    /// The connections of these clients pass the primary from now on, so the wire need not be told that they are decided.
+    pub(super) fn note_reversed(&mut self, clients: &[SocketAddr]) {
+        self.deciding.retain(|client| !clients.contains(client));
+    }
+
     /// Tells the wire that the connections are decided. From now on, their clients may open new connections.
     pub(super) fn settle(&mut self, wire: &mut Wire, index: ServiceIndex) {
         let clients = std::mem::take(&mut self.deciding);

@@ -453,20 +453,51 @@ impl Kernel for LinuxKernel {
         }
     }
 
-    fn log_reversed(&mut self, service: ServiceIndex, clients: &[SocketAddr], ended: &[SocketAddr]) {
+    fn freeze(&mut self, service: ServiceIndex, clients: &[SocketAddr], ended: &[SocketAddr]) {
         let told = self.wire.forget_clients(service, ended);
-        if let Err(error) = told.and_then(|()| self.wire.log_reversed(service, clients)) {
-            tracing::error!(%error, vip = %self.vip(service), "connections that move to the backup will not be protected");
+        if let Err(error) = told.and_then(|()| self.wire.freeze(service, clients)) {
+            tracing::error!(%error, vip = %self.vip(service), "connections that move to the other node will not be protected");
         }
     }
 
+    fn thaw(&mut self, service: ServiceIndex, clients: &[SocketAddr]) -> Vec<SocketAddr> {
+        let mut spoken = clients.to_vec();
+        spoken.retain(|&client| match self.wire.thaw(service, client) {
+            Ok(goes_on) => !goes_on,
+            Err(error) => {
+                tracing::error!(%error, %client, "a connection that could not move ends");
+                true
+            }
+        });
+        spoken
+    }
+
+    fn look_for(&mut self, service: ServiceIndex, client: SocketAddr) -> bool {
+        let vip = self.vip(service);
+        let is_open = match linux::network::sockets::terms(vip, &[client]) {
+            Ok(found) => found.iter().any(|(_, terms)| terms.is_some()),
+            Err(error) => {
+                tracing::error!(%error, %client, "cannot look for the socket of a connection that has moved here");
+                true // then the other node does not go on with it
+            }
+        };
+        if is_open && self.wire.has_moved_here(service, client) {
+            return true;
+        }
+        if let Err(error) = self.wire.give_back(service, &[client]) {
+            tracing::error!(%error, %client, "packets of a connection that stays with the other node do not pass");
+        }
+        false
+    }
+
     fn reverse(&mut self, service: ServiceIndex, clients: &[SocketAddr]) {
+        self.services[usize::from(service)].held.note_reversed(clients);
         if let Err(error) = self.wire.reverse(service, clients) {
             tracing::error!(%error, vip = %self.vip(service), "connections that have moved here are not protected");
         }
     }
 
-    /// The other node has these connections now. The wire lets nothing of these sockets out.
+    /// The wire lets nothing of these sockets out.
     fn release(&mut self, service: ServiceIndex, clients: &[SocketAddr]) {
         let vip = self.services[usize::from(service)].vip;
         self.exports.moved().leave(service, clients);
@@ -480,7 +511,7 @@ impl Kernel for LinuxKernel {
             }
         }
         self.forget_dying(service, clients);
-        if self.wire.gate(service).0 == Gate::Wire
+        if matches!(self.wire.gate(service).0, Gate::Wire | Gate::Takeover)
             && let Err(error) = self.wire.forget_clients(service, clients)
         {
             tracing::error!(%error, %vip, "packets of connections that have moved back do not pass");

@@ -688,14 +688,16 @@ mod tests {
             let offer = MigrationOffer {
                 number: u64::MAX,
                 client: longest,
-                is_released: false,
-                reverses: false, // what moves to an annex is not reversed, and the annex takes more bytes
-                annex: Some(proto::annex::AnnexId(u32::MAX)),
-                is_bereft: false, // likewise
+                is_released: true,
+                is_frozen: true,
+                reverses: true,
+                annex: None, // what moves to an annex is not reversed, and the annex takes fewer bytes
+                is_bereft: false, // it is not frozen
             };
             services[0].migration = Some(MigrationBeat {
                 offers: vec![offer; offers_max(count)],
                 answers: vec![answer; offers_max(count)],
+                leads_first: true,
             });
             let heartbeat = Heartbeat {
                 node: "n".repeat(32),

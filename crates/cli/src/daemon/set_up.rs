@@ -133,6 +133,8 @@ fn found_of(
         taken: wire.held(index),
         reversed_here: wire.reversed_here(index),
         reversed_there: wire.reversed_there(index),
+        frozen: wire.frozen(index),
+        moved: wire.left(index),
         annexed,
         orphans: wire.dying(index),
     }

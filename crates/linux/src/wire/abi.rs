@@ -166,6 +166,10 @@ pub(super) const HELD_RESERVED: u32 = 3;
 pub(super) const HELD_VIA_PEER: u32 = 4;
 /// `HELD_LOGGED`.
 pub(super) const HELD_LOGGED: u32 = 5;
+/// `HELD_FROZEN`.
+pub(super) const HELD_FROZEN: u32 = 6;
+/// `HELD_LEFT`.
+pub(super) const HELD_LEFT: u32 = 7;
 /// `HELD_ANNEX`. The annex's index is in the lowest byte.
 pub(super) const HELD_ANNEX: u32 = 0x100;
 /// `HELD_LEAVING`. The annex's index is in the lowest byte.

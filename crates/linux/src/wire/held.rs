@@ -12,8 +12,8 @@ use proto::action::Gate;
 
 use super::Wire;
 use super::abi::{
-    ANNEXES_MAX, ClientKey, HELD_ANNEX, HELD_DECIDED, HELD_LEAVING, HELD_LOGGED, HELD_RESERVED,
-    HELD_UNDECIDED, HELD_VIA_PEER,
+    ANNEXES_MAX, ClientKey, HELD_ANNEX, HELD_DECIDED, HELD_FROZEN, HELD_LEAVING, HELD_LEFT, HELD_LOGGED,
+    HELD_RESERVED, HELD_UNDECIDED, HELD_VIA_PEER,
 };
 use super::client_bits::Undecided;
 use super::{WireError, WireStep};
@@ -121,13 +121,30 @@ impl Wire {
         }
     }
 
-    /// The connections of these clients are about to move from this primary to its backup: logs their segments, and sends them on.
+    /// The connections of these clients are about to move to the other node: their sockets say nothing more. Logs the connections' segments, and
+    /// sends them on, as the other node's wire.
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn log_reversed(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
+    pub fn freeze(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
         self.set_holds(index, HOLDS_SOME);
-        self.tell(index, clients, HELD_LOGGED)
+        self.tell(index, clients, HELD_FROZEN)
+    }
+
+    /// The connection of `client`, which was frozen, does not move. If the other node has said nothing, the socket goes on. Returns whether it
+    /// does.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn thaw(&self, index: u16, client: SocketAddr) -> Result<bool, WireError> {
+        let key = ClientKey::new(client, index).to_bytes();
+        let is_frozen = self.held_value(&key) == Some(HELD_FROZEN);
+        match self.gate(index).0 {
+            _ if !is_frozen => {}
+            Gate::Wire => self.change_held(&key, HELD_VIA_PEER)?,
+            _ => self.forget_clients(index, &[client])?,
+        }
+        Ok(is_frozen)
     }
 
     /// The connections of these clients have moved here: leads their segments through the primary, which logs them. Skips clients that have
@@ -192,9 +209,29 @@ impl Wire {
         self.held_as(index, &[HELD_VIA_PEER])
     }
 
+    /// Whether a connection that has moved is this node's, if it has a socket: on the backup, its segments pass the primary; on the primary, they
+    /// do not come from the backup.
+    pub fn has_moved_here(&self, index: u16, client: SocketAddr) -> bool {
+        let held = self.held_value(&ClientKey::new(client, index).to_bytes());
+        match self.gate(index).0 {
+            Gate::Wire => held == Some(HELD_VIA_PEER),
+            _ => !matches!(held, Some(HELD_LOGGED | HELD_FROZEN | HELD_RESERVED)),
+        }
+    }
+
+    /// The clients of a service on whose connections the other node has spoken since they were frozen here.
+    pub fn left(&self, index: u16) -> Vec<SocketAddr> {
+        self.held_as(index, &[HELD_LOGGED, HELD_LEFT])
+    }
+
+    /// The clients of a service whose connections move to the other node, which has not spoken yet.
+    pub fn frozen(&self, index: u16) -> Vec<SocketAddr> {
+        self.held_as(index, &[HELD_FROZEN])
+    }
+
     /// The clients of a service whose connections are on the backup, and whose segments this node, the primary, logs.
     pub fn reversed_there(&self, index: u16) -> Vec<SocketAddr> {
-        self.held_as(index, &[HELD_LOGGED])
+        self.held_as(index, &[HELD_LOGGED, HELD_FROZEN])
     }
 
     fn held_as(&self, index: u16, values: &[u32]) -> Vec<SocketAddr> {

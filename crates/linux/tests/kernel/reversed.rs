@@ -61,7 +61,7 @@ impl ReversedConnection {
         backup.set_gates(Gate::Wire);
         backup.hold(service, &[address]).expect("hold");
         backup.settle(service, &[address]).expect("settle");
-        primary.log_reversed(service, &[address]).expect("log");
+        primary.freeze(service, &[address]).expect("log");
         backup.reverse(service, &[address]).expect("reverse");
         Some(Self {
             lan,
@@ -374,5 +374,181 @@ fn the_agents_packets_go_through_the_wire() {
             arrived.then_some(())
         });
         assert!(reversed.backup.counter(family, "logged_out_packets") > 0);
+    }
+}
+
+/// Both wires, and a connection to a listener on the primary that moves to the backup: its socket is frozen, and the backup has it reserved.
+struct FrozenConnection {
+    lan: Lan,
+    backup: WireOn,
+    primary: WireOn,
+    client: TcpStream,
+    server: TcpStream,
+    address: SocketAddr,
+    family: Family,
+}
+
+impl FrozenConnection {
+    fn new(test: &str, family: Family) -> Option<Self> {
+        let lan = Lan::new(test)?;
+        let backup = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
+        let primary = WireOn::new(&lan.primary, &lan.backup, &options(), Gate::Primary);
+        let (client, server) = lan.client.connect_pair(&lan.primary.listen(family.vip()));
+        let address = client.local_addr().expect("connected");
+        backup.reserve(family.service(), &[address]).expect("reserve");
+        primary.freeze(family.service(), &[address]).expect("freeze");
+        Some(Self {
+            lan,
+            backup,
+            primary,
+            client,
+            server,
+            address,
+            family,
+        })
+    }
+
+    /// Both sides say something that does not arrive.
+    fn speak_in_vain(&self) {
+        let (muted, held) = ("dropped_egress_mute", "held_in_takeover");
+        let before = [
+            self.primary.counter(self.family, muted),
+            self.backup.counter(self.family, held),
+        ];
+        (&self.server).write_all(b"output").expect("write");
+        (&self.client).write_all(b"input").expect("write");
+        self.primary.wait_for(self.family, muted, before[0] + 1);
+        self.backup.wait_for(self.family, held, before[1] + 1);
+    }
+}
+
+#[test]
+fn a_frozen_socket_goes_on_if_the_backup_has_said_nothing() {
+    for family in Family::BOTH {
+        let Some(frozen) =
+            FrozenConnection::new("a_frozen_socket_goes_on_if_the_backup_has_said_nothing", family)
+        else {
+            return;
+        };
+        let (service, clients) = (family.service(), [frozen.address]);
+        frozen.speak_in_vain();
+        let primary = frozen.primary.succeeded(&options());
+        assert_eq!(primary.frozen(service), clients, "a new agent finds it");
+        frozen.backup.forget_clients(service, &clients).expect("forget");
+        assert!(primary.thaw(service, frozen.address).expect("thaw"), "{family:?}");
+        assert_eq!(primary.reversed_there(service), []);
+        for (mut to, expected) in [(&frozen.server, &b"input"[..]), (&frozen.client, b"output")] {
+            let mut received = vec![0; expected.len()];
+            to.read_exact(&mut received).expect("read");
+            assert_eq!(received, expected, "{family:?}");
+        }
+    }
+}
+
+/// The client's segments come back from the backup, which does not know the connection any more, while the agent has not decided.
+#[test]
+fn a_frozen_socket_hears_nothing() {
+    for family in Family::BOTH {
+        let Some(frozen) = FrozenConnection::new("a_frozen_socket_hears_nothing", family) else {
+            return;
+        };
+        frozen.speak_in_vain();
+        let closed = frozen.primary.counter(family, "dropped_gate_closed");
+        frozen
+            .backup
+            .forget_clients(family.service(), &[frozen.address])
+            .expect("forget");
+        frozen.primary.wait_for(family, "dropped_gate_closed", closed + 1);
+        assert_eq!(
+            frozen.primary.frozen(family.service()),
+            [frozen.address],
+            "{family:?}"
+        );
+        frozen.server.set_nonblocking(true).expect("nonblocking");
+        let heard = (&frozen.server).read(&mut [0; 8]);
+        assert_eq!(
+            heard.expect_err("nothing").kind(),
+            std::io::ErrorKind::WouldBlock,
+            "{family:?}"
+        );
+    }
+}
+
+#[test]
+fn a_frozen_socket_is_over_when_the_backup_speaks() {
+    for family in Family::BOTH {
+        let Some(frozen) = FrozenConnection::new("a_frozen_socket_is_over_when_the_backup_speaks", family)
+        else {
+            return;
+        };
+        let service = family.service();
+        let segment = Segment {
+            source: family.vip(),
+            destination: frozen.address,
+            seq: STALE,
+            ack: Seq(1),
+            flags: Flags::ACK,
+            window: 1,
+            options: TcpOptions::default(),
+            payload: b"",
+        };
+        let tap = FrameTap::on(&frozen.lan.client, "port3");
+        tap.put(frozen.lan.primary.mac(), frozen.lan.backup.mac(), &segment.emit());
+        frozen.primary.wait_for(family, "logged_out_packets", 1);
+        assert_eq!(frozen.primary.frozen(service), []);
+        assert_eq!(frozen.primary.reversed_there(service), [frozen.address]);
+        assert!(
+            !frozen.primary.thaw(service, frozen.address).expect("thaw"),
+            "{family:?}"
+        );
+        frozen.speak_in_vain();
+    }
+}
+
+/// A connection moves back to the primary: the backup's socket is frozen, and the primary has it reserved.
+#[test]
+fn a_socket_that_is_frozen_on_the_backup_goes_on_if_the_primary_has_said_nothing() {
+    for (family, speaks) in Family::BOTH
+        .into_iter()
+        .flat_map(|family| [(family, false), (family, true)])
+    {
+        let test = "a_socket_that_is_frozen_on_the_backup_goes_on_if_the_primary_has_said_nothing";
+        let Some(reversed) = ReversedConnection::new(test, family) else {
+            return;
+        };
+        let (backup, primary) = (&reversed.backup, &reversed.primary);
+        let (service, client) = (family.service(), reversed.address);
+        reversed.exchange(b"before it");
+        primary.reserve(service, &[client]).expect("reserve");
+        backup.freeze(service, &[client]).expect("freeze");
+        let muted = backup.counter(family, "dropped_egress_mute");
+        let held = primary.counter(family, "held_in_takeover");
+        (&reversed.server).write_all(b"output").expect("write");
+        (&reversed.client).write_all(b"input").expect("write");
+        backup.wait_for(family, "dropped_egress_mute", muted + 1);
+        primary.wait_for(family, "held_in_takeover", held + 1);
+        assert_eq!(backup.frozen(service), [client], "{family:?}");
+        if speaks {
+            primary.forget_clients(service, &[client]).expect("forget");
+            let sender = reversed.lan.primary.run(RawSender::open).expect("raw sockets");
+            sender.send(&reversed.stale()).expect("send");
+            eventually("the backup notices it", || {
+                (backup.left(service) == [client]).then_some(())
+            });
+        } else {
+            primary.give_back(service, &[client]).expect("give back");
+        }
+        assert_eq!(backup.thaw(service, client).expect("thaw"), !speaks, "{family:?}");
+        if speaks {
+            let muted = backup.counter(family, "dropped_egress_mute");
+            backup.wait_for(family, "dropped_egress_mute", muted + 1); // it repeats what was dropped
+            continue;
+        }
+        assert!(backup.has_moved_here(service, client));
+        for (mut to, expected) in [(&reversed.server, &b"input"[..]), (&reversed.client, b"output")] {
+            let mut received = vec![0; expected.len()];
+            to.read_exact(&mut received).expect("read");
+            assert_eq!(received, expected, "{family:?}");
+        }
     }
 }

@@ -30,17 +30,31 @@ fn a_connection_moves_step_by_step() {
         incoming.choose(|_| Err(OfferObstacle::Now("it writes".to_owned()))),
         []
     );
-    assert_eq!(outgoing.on_answers(&incoming.answers()), (vec![], false));
+    assert_eq!(outgoing.on_answers(&incoming.answers()), HeardAnswers::default());
     assert_eq!(incoming.choose(|_| Ok(())), [client(0)]);
     assert_eq!(incoming.answers(), [], "it is being prepared");
     incoming.on_restored(client(0));
-    assert_eq!(outgoing.on_answers(&incoming.answers()), (vec![client(0)], true));
-    assert_eq!(outgoing.on_answers(&incoming.answers()), (vec![], false), "once");
+    let released = HeardAnswers {
+        released: vec![client(0)],
+        has_changed: true,
+        ..HeardAnswers::default()
+    };
+    assert_eq!(outgoing.on_answers(&incoming.answers()), released);
+    assert_eq!(
+        outgoing.on_answers(&incoming.answers()),
+        HeardAnswers::default(),
+        "once"
+    );
     let heard = incoming.hear(&outgoing.offers());
     assert_eq!(heard.released, [client(0)]);
     assert_eq!(incoming.hear(&outgoing.offers()), HeardOffers::default(), "once");
     incoming.on_decided(client(0));
-    assert_eq!(outgoing.on_answers(&incoming.answers()), (vec![], true));
+    let moved = HeardAnswers {
+        moved: vec![client(0)],
+        has_changed: true,
+        ..HeardAnswers::default()
+    };
+    assert_eq!(outgoing.on_answers(&incoming.answers()), moved);
     assert_eq!((outgoing.report().moved, outgoing.report().pending), (1, 0));
     assert_eq!(incoming.hear(&outgoing.offers()), HeardOffers::default());
     assert_eq!(incoming.answers(), []);
@@ -75,7 +89,8 @@ fn what_cannot_move_in_time_stays_and_says_why() {
     assert_eq!(incoming.hear(&outgoing.offers()).released, [client(0)]);
 }
 
-const PHASES: [IncomingPhase; 6] = [
+const PHASES: [IncomingPhase; 7] = [
+    IncomingPhase::Unknown,
     IncomingPhase::Waiting,
     IncomingPhase::Preparing,
     IncomingPhase::Prepared,
@@ -83,13 +98,14 @@ const PHASES: [IncomingPhase; 6] = [
     IncomingPhase::Taken,
     IncomingPhase::Refused,
 ];
-const EVENTS: [IncomingEvent; 6] = [
+const EVENTS: [IncomingEvent; 7] = [
     IncomingEvent::Chosen,
     IncomingEvent::Restored,
     IncomingEvent::Impeded,
     IncomingEvent::Failed,
     IncomingEvent::Released,
     IncomingEvent::Decided,
+    IncomingEvent::Missing,
 ];
 
 #[test]
@@ -99,12 +115,13 @@ fn the_table_of_incoming_phases() {
         format!("{phase:?}: {}\n", cells.join(", "))
     };
     insta::assert_snapshot!(PHASES.map(row).concat(), @r"
-    Waiting: Chosen Preparing, Restored Waiting, Impeded Waiting, Failed Refused, Released Waiting, Decided Waiting
-    Preparing: Chosen Preparing, Restored Prepared, Impeded Waiting, Failed Refused, Released Preparing, Decided Prepared
-    Prepared: Chosen Prepared, Restored Prepared, Impeded Waiting, Failed Refused, Released Taking, Decided Prepared
-    Taking: Chosen Taking, Restored Taking, Impeded Taking, Failed Taking, Released Taking, Decided Taken
-    Taken: Chosen Taken, Restored Taken, Impeded Taken, Failed Taken, Released Taken, Decided Taken
-    Refused: Chosen Refused, Restored Refused, Impeded Refused, Failed Refused, Released Refused, Decided Refused
+    Unknown: Chosen Unknown, Restored Unknown, Impeded Unknown, Failed Unknown, Released Unknown, Decided Taken, Missing Refused
+    Waiting: Chosen Preparing, Restored Waiting, Impeded Waiting, Failed Refused, Released Refused, Decided Waiting, Missing Waiting
+    Preparing: Chosen Preparing, Restored Prepared, Impeded Waiting, Failed Refused, Released Preparing, Decided Prepared, Missing Preparing
+    Prepared: Chosen Prepared, Restored Prepared, Impeded Waiting, Failed Refused, Released Taking, Decided Prepared, Missing Prepared
+    Taking: Chosen Taking, Restored Taking, Impeded Taking, Failed Taking, Released Taking, Decided Taken, Missing Taking
+    Taken: Chosen Taken, Restored Taken, Impeded Taken, Failed Taken, Released Taken, Decided Taken, Missing Taken
+    Refused: Chosen Refused, Restored Refused, Impeded Refused, Failed Refused, Released Refused, Decided Refused, Missing Refused
     ");
 }
 
@@ -148,7 +165,10 @@ fn a_bereft_connection_comes_first_and_moves_or_is_lost() {
         _ => Err(OfferObstacle::Now("it writes".to_owned())),
     });
     incoming.on_restored(client(MANY + 5));
-    assert_eq!(outgoing.on_answers(&incoming.answers()).0, [client(MANY + 5)]);
+    assert_eq!(
+        outgoing.on_answers(&incoming.answers()).released,
+        [client(MANY + 5)]
+    );
     outgoing.on_timeout(at(2999));
     assert_eq!(outgoing.take_lost(), []);
     outgoing.withdraw();
@@ -216,6 +236,73 @@ fn a_withdrawn_offer_is_given_back() {
     assert_eq!(outgoing.report().stayed, 2);
 }
 
+/// The offers of an owner that freezes the sockets of what it has released.
+fn frozen(outgoing: &OutgoingMigrations) -> Vec<MigrationOffer> {
+    let mut offers = outgoing.offers();
+    for offer in &mut offers {
+        offer.is_frozen = offer.is_released;
+    }
+    offers
+}
+
+/// A connection that is prepared on one node, and released by the other.
+fn released() -> (OutgoingMigrations, IncomingMigrations) {
+    let (mut outgoing, mut incoming) = (ordered(0..1), IncomingMigrations::default());
+    incoming.hear(&outgoing.offers());
+    incoming.choose(|_| Ok(()));
+    incoming.on_restored(client(0));
+    assert_eq!(outgoing.on_answers(&incoming.answers()).released, [client(0)]);
+    (outgoing, incoming)
+}
+
+/// Its agent was started again before it heard of the release.
+#[test]
+fn what_the_other_node_does_not_have_stays() {
+    let (mut outgoing, _) = released();
+    let mut incoming = IncomingMigrations::default();
+    assert_eq!(incoming.hear(&frozen(&outgoing)).unknown, [client(0)]);
+    assert_eq!(incoming.hear(&frozen(&outgoing)), HeardOffers::default(), "once");
+    assert_eq!(incoming.answers(), []);
+    incoming.on_looked_for(client(0), false);
+    let answered = outgoing.on_answers(&incoming.answers());
+    assert_eq!((answered.refused, answered.moved), (vec![client(0)], vec![]));
+    assert_eq!((outgoing.report().stayed, outgoing.report().pending), (1, 0));
+}
+
+/// Its agent was started again after it had taken the connection.
+#[test]
+fn what_the_other_node_has_has_moved() {
+    let (mut outgoing, _) = released();
+    let mut incoming = IncomingMigrations::default();
+    incoming.hear(&frozen(&outgoing));
+    incoming.on_looked_for(client(0), true);
+    let answered = outgoing.on_answers(&incoming.answers());
+    assert_eq!((answered.refused, answered.moved), (vec![], vec![client(0)]));
+}
+
+/// The owner's agent was started again after the release. The other node has prepared the connection for the earlier agent.
+#[test]
+fn a_new_agent_goes_on_with_what_was_released() {
+    let (_, mut incoming) = released();
+    let mut outgoing = OutgoingMigrations::new(at(10), OFFERS_MAX);
+    outgoing.resume([client(0)]);
+    incoming.doubt();
+    assert!(incoming.is_unconfirmed());
+    assert_eq!(incoming.hear(&frozen(&outgoing)).released, [client(0)]);
+    assert!(!incoming.is_unconfirmed());
+    incoming.on_decided(client(0));
+    assert_eq!(outgoing.on_answers(&incoming.answers()).moved, [client(0)]);
+}
+
+/// An owner that cannot freeze its socket has destroyed it, so nobody else has the connection.
+#[test]
+fn what_is_not_frozen_cannot_be_refused() {
+    let (mut outgoing, _) = released();
+    let mut incoming = IncomingMigrations::default();
+    assert_eq!(incoming.hear(&outgoing.offers()), HeardOffers::default());
+    assert_eq!(outgoing.on_answers(&incoming.answers()).moved, [client(0)]);
+}
+
 /// Both sides, with a network that loses, repeats and overtakes heartbeats. Never do both nodes have a connection.
 #[derive(Clone, Debug)]
 enum Turn {
@@ -259,7 +346,7 @@ proptest! {
                     }
                 },
                 Turn::ToPrimary(arrives) => if arrives {
-                    for released in outgoing.on_answers(&incoming.answers()).0 {
+                    for released in outgoing.on_answers(&incoming.answers()).released {
                         prop_assert!(prepared.contains(&released), "the backup can go on");
                         primary.remove(&released);
                     }
@@ -289,7 +376,7 @@ proptest! {
                 backup.insert(released);
             }
             backup.iter().for_each(|&client| incoming.on_decided(client));
-            for released in outgoing.on_answers(&incoming.answers()).0 {
+            for released in outgoing.on_answers(&incoming.answers()).released {
                 primary.remove(&released);
             }
         }

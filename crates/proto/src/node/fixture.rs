@@ -35,6 +35,8 @@ impl InheritedService {
             taken: Vec::new(),
             reversed_here: Vec::new(),
             reversed_there: Vec::new(),
+            frozen: Vec::new(),
+            moved: Vec::new(),
             annexed: Vec::new(),
             orphans: Vec::new(),
         }

@@ -6,6 +6,7 @@ mod carried;
 mod direct;
 mod doubt;
 mod fence;
+mod frozen;
 mod immediate;
 mod lease;
 mod orphans;
@@ -48,6 +49,7 @@ struct Two {
     /// Epochs in which each node noticed two voices: both nodes had spoken alone.
     alarms: [Vec<u64>; 2],
     incarnations: u64,
+    kernel: frozen::FrozenSockets,
     /// The epochs for which each node has asked the arbiter.
     asked: [Vec<u64>; 2],
 }
@@ -70,6 +72,7 @@ impl Two {
             steps: [Vec::new(), Vec::new()],
             alarms: [Vec::new(), Vec::new()],
             incarnations: 1,
+            kernel: frozen::FrozenSockets::default(),
             asked: [Vec::new(), Vec::new()],
         }
     }
@@ -126,6 +129,9 @@ impl Two {
                     },
                 ) => Some("close the gate"),
                 Action::Service(_, ServiceAction::Hold { .. }) => Some("hold"),
+                Action::Service(_, ServiceAction::Freeze { .. }) => Some("freeze"),
+                Action::Service(_, ServiceAction::Thaw { .. }) => Some("thaw"),
+                Action::Service(_, ServiceAction::Release { .. }) => Some("release"),
                 _ => None,
             });
             match action {
@@ -143,6 +149,8 @@ impl Two {
                     self.nodes[index].handle(now, service, ServiceInput::Drained)
                 }
                 Action::Service(_, ServiceAction::Announce) => announced = true,
+                Action::Service(_, ServiceAction::Thaw { clients }) => self.thaw(index, clients),
+                Action::Service(_, ServiceAction::LookFor { clients }) => self.look_for(index, clients),
                 Action::Service(service, ServiceAction::Confirm { epoch }) => {
                     self.asked[index].push(epoch);
                     if let Some(verdict) = self.verdict {
@@ -201,6 +209,11 @@ impl Two {
 impl Two {
     /// Replaces a node's agent by a new agent, which continues from the state that the old agent left.
     fn replace(&mut self, index: usize) -> &mut Self {
+        self.replace_with(index, Vec::new())
+    }
+
+    /// As [`replace`](Self::replace). The old agent has frozen the sockets of these clients.
+    fn replace_with(&mut self, index: usize, frozen: Vec<SocketAddr>) -> &mut Self {
         self.incarnations += 1;
         let (gate, until) = self.gates[index];
         let mut config = NodeConfig {
@@ -210,6 +223,7 @@ impl Two {
         config.services[0].found = Some(InheritedService {
             is_confirmed: until.is_none(),
             seen: self.now,
+            frozen,
             ..InheritedService::sample(gate, self.nodes[index].service(0).epoch())
         });
         self.nodes[index] = Node::new(config, self.now);

@@ -36,6 +36,13 @@ pub struct InheritedService {
     /// Clients whose connections live on the backup although this node is the primary, so that this node logs their segments.
     #[serde(default)]
     pub reversed_there: Vec<SocketAddr>,
+    /// Clients whose connections moved to the other node, which has said nothing on them yet. This node may still have their sockets, which say
+    /// nothing either.
+    #[serde(default)]
+    pub frozen: Vec<SocketAddr>,
+    /// Clients whose connections have moved to the other node, which has spoken on them. This node may still have their old sockets.
+    #[serde(default)]
+    pub moved: Vec<SocketAddr>,
     /// Clients whose connections live on annexes (docs/annex.md), on a wire or a primary.
     #[serde(default)]
     pub annexed: Vec<(SocketAddr, AnnexId)>,

@@ -82,12 +82,15 @@ impl Service {
     /// What a heartbeat says of this service's migrations.
     pub(crate) fn migration_beat(&self) -> MigrationBeat {
         let (mut offers, reverses) = (self.outgoing.offers(), self.reverses());
-        offers
-            .iter_mut()
-            .for_each(|offer| offer.reverses = reverses && offer.annex.is_none());
+        for offer in &mut offers {
+            offer.reverses = reverses && offer.annex.is_none();
+            offer.is_frozen = offer.is_released && self.reversed.is_frozen(&offer.client);
+        }
+        let answers = self.incoming.answers();
         MigrationBeat {
             offers,
-            answers: self.incoming.answers(),
+            leads_first: !answers.is_empty(),
+            answers,
         }
     }
 
@@ -104,25 +107,30 @@ impl Service {
     /// connections, which are to move back.
     pub(super) fn hear_of_migrations(&mut self, now: Instant, beat: &ServiceBeat) {
         let Some(word) = &beat.migration else { return };
-        if beat.epoch != self.standing.epoch() {
-            return;
-        }
-        if let (Role::Primary, Role::Backup) | (Role::Backup, Role::Primary) = (self.role(), beat.role) {
+        let is_pair = matches!(
+            (self.role(), beat.role),
+            (Role::Primary, Role::Backup) | (Role::Backup, Role::Primary)
+        );
+        if is_pair && beat.epoch == self.standing.epoch() {
             self.on_answers(now, word);
             self.on_offers(now, word);
+        } else if self.incoming.is_unconfirmed() {
+            self.give_back_all(now);
         }
     }
 
     fn on_answers(&mut self, now: Instant, word: &MigrationBeat) {
-        let (clients, has_changed) = self.outgoing.on_answers(&word.answers);
-        if !clients.is_empty() {
-            self.exports.finish_moved(&clients);
-            self.let_go(&clients);
-            self.actions.push_back(ServiceAction::Release { clients });
-            self.send_snapshots(now);
+        let heard = self.outgoing.on_answers(&word.answers);
+        if !heard.released.is_empty() {
+            self.let_go(heard.released, word.leads_first);
         }
+        let moved = self.reversed.melt(heard.moved);
+        self.leave(moved);
+        let refused = heard.refused.into_iter();
+        self.thaw(refused.filter(|client| self.reversed.is_frozen(client)).collect());
+        self.send_snapshots(now);
         self.end_lost();
-        if has_changed {
+        if heard.has_changed {
             self.tell_peer(now);
         }
     }
@@ -146,18 +154,42 @@ impl Service {
     }
 
     /// These connections leave this node: the other node is about to have them. If this node is their wire from now on, it begins to follow
-    /// them before their sockets are destroyed.
-    fn let_go(&mut self, clients: &[SocketAddr]) {
-        for &client in clients {
+    /// them, and its kernel notices when the other node speaks. Until then, the sockets are frozen. The other sockets are destroyed.
+    /// If the other node does not lead its segments through this one before it speaks (`leads_first`), the kernel may miss that, and all sockets
+    /// are destroyed.
+    fn let_go(&mut self, mut clients: Vec<SocketAddr>, leads_first: bool) {
+        for &client in &clients {
             self.orphans.forget_taken(&client);
             self.table.begin_anew(client);
         }
-        self.reversed.forget(clients);
-        let mut clients = clients.to_vec();
-        clients.retain(|client| self.outgoing.annex_of(client).is_none());
-        if !self.reverses() || clients.is_empty() {
+        self.reversed.forget(&clients);
+        let (is_backup, reverses) = (self.role() == Role::Backup, self.reverses());
+        let outgoing = &self.outgoing;
+        let freezes = |client: &mut SocketAddr| {
+            (is_backup || reverses) && outgoing.annex_of(client).is_none() && !outgoing.is_bereft(client)
+        };
+        let frozen: Vec<_> = clients.extract_if(.., freezes).collect();
+        self.leave(clients);
+        if frozen.is_empty() {
             return;
         }
+        let ended = if reverses {
+            self.follow_there(&frozen)
+        } else {
+            Vec::new()
+        };
+        let clients = frozen.clone();
+        self.actions.push_back(ServiceAction::Freeze { clients, ended });
+        if is_backup || leads_first {
+            self.reversed.freeze(&frozen);
+        } else {
+            self.leave(frozen);
+        }
+    }
+
+    /// The connections of `clients` are about to live on the backup, and this node is their wire. Returns earlier clients that need not be
+    /// followed any more.
+    fn follow_there(&mut self, clients: &[SocketAddr]) -> Vec<SocketAddr> {
         // What the wire says later of these connections' last place on an annex must not end this.
         let home: Vec<_> = clients
             .iter()
@@ -167,9 +199,57 @@ impl Service {
         self.guide(changes);
         let table = &self.table;
         let is_open = |client| table.find(client).is_some() || table.is_older(client);
-        let ended = self.reversed.follow(&clients, is_open);
-        self.actions
-            .push_back(ServiceAction::LogReversed { clients, ended });
+        self.reversed.follow(clients, is_open)
+    }
+
+    /// The connections of `clients` have left this node.
+    fn leave(&mut self, clients: Vec<SocketAddr>) {
+        if !clients.is_empty() {
+            self.exports.finish_moved(&clients);
+            self.actions.push_back(ServiceAction::Release { clients });
+        }
+    }
+
+    /// An earlier agent may have died before it destroyed the sockets of connections that have moved, or before it let those go on that have not.
+    pub(super) fn go_on_with_frozen(&mut self, now: Instant) {
+        let Some(found) = &self.config.found else { return };
+        let moved = found.moved.clone();
+        self.leave(moved);
+        if self.role() == Role::Sole && self.reversed.has_frozen() {
+            self.take_reversed(now);
+        }
+    }
+
+    /// The other node does not have these released connections. Their frozen sockets go on, unless the kernel has noticed that the other node
+    /// has spoken.
+    pub(super) fn thaw(&mut self, clients: Vec<SocketAddr>) {
+        if !clients.is_empty() {
+            self.actions.push_back(ServiceAction::Thaw { clients });
+        }
+    }
+
+    /// The frozen sockets of the connections of `thawed` go on. The other node has spoken on those of `spoken`.
+    pub(super) fn on_thawed(&mut self, now: Instant, thawed: Vec<SocketAddr>, spoken: Vec<SocketAddr>) {
+        let is_backup = self.role() == Role::Backup;
+        let thawed = self.reversed.thaw(thawed, is_backup);
+        self.outgoing.settle(&thawed, true);
+        for &client in &thawed {
+            self.table.begin_anew(client);
+            if is_backup {
+                self.orphans.note_taken(client);
+            }
+        }
+        self.remove_ended(now);
+        if !thawed.is_empty() {
+            self.actions.push_back(ServiceAction::Drain);
+        }
+        let spoken = self.reversed.melt(spoken);
+        self.outgoing.settle(&spoken, false);
+        self.leave(spoken);
+        self.send_snapshots(now);
+        if self.reversed.can_take() {
+            self.take_reversed(now);
+        }
     }
 
     fn on_offers(&mut self, now: Instant, word: &MigrationBeat) {
@@ -177,6 +257,10 @@ impl Service {
         let has_news = !heard.released.is_empty();
         self.give_back(now, &heard.withdrawn);
         self.reversed.expect(heard.reversing);
+        if !heard.unknown.is_empty() {
+            let clients = heard.unknown;
+            self.actions.push_back(ServiceAction::LookFor { clients });
+        }
         self.take_released(now, heard.released);
         self.prepare_migrations(now);
         if has_news {
@@ -197,7 +281,7 @@ impl Service {
                 (Some(connection), Some(takeover)) if takeover.may_give_back(client, connection) => {
                     match self.incoming.doomed(&client) {
                         Some(why) => doomed.push((connection, client, why)),
-                        None => takeover.release(connection),
+                        None => takeover.release(connection, self.reversed.is_due(&client).then_some(client)),
                     }
                     match self.standing.role() {
                         Role::Backup => self.orphans.note_taken(client),
@@ -297,18 +381,36 @@ impl Service {
         self.conclude(now);
     }
 
-    /// Gives back all connections that the primary has not released, because it has a new agent, which knows nothing of them.
-    pub(super) fn give_back_all(&mut self, now: Instant) {
+    /// The primary has a new agent. It does not know what the earlier one has offered, but for the sockets that are frozen.
+    pub(super) fn on_new_offerer(&mut self, now: Instant) {
+        self.incoming.doubt();
+        self.keep_all_from_annexes(now);
+    }
+
+    /// Gives back all connections that the primary has not released.
+    fn give_back_all(&mut self, now: Instant) {
         let clients: Vec<_> = self
             .table
             .iter()
             .map(|(_, connection)| connection.client())
             .collect();
         self.incoming.clear();
-        self.keep_all_from_annexes(now);
         if self.takeover.as_ref().is_some_and(Takeover::is_migration) {
             self.give_back(now, &clients);
         }
+    }
+
+    /// The kernel says whether this node has a connection that the primary has released to an earlier agent.
+    pub(super) fn on_looked_for(&mut self, now: Instant, client: SocketAddr, is_here: bool) {
+        self.incoming.on_looked_for(client, is_here);
+        if !is_here {
+            self.reversed.forget(&[client]);
+        }
+        if !is_here && self.reverses() {
+            self.table.begin_anew(client);
+            self.follow_there(&[client]);
+        }
+        self.tell_peer(now);
     }
 
     /// A connection of a migration cannot be restored, now or ever (`is_final`), and the primary has not released it, so the primary keeps
@@ -351,8 +453,13 @@ impl Service {
         self.table.get(connection).map(Connection::client)
     }
 
-    /// The backup has none of the reversed connections any more, so this node takes them over. Those that were moving here are completed.
+    /// The backup has none of the reversed connections any more, so this node takes them over. Those that were moving here are completed. What
+    /// has not moved to the backup yet goes on first.
     pub(super) fn take_reversed(&mut self, now: Instant) {
+        let frozen = self.reversed.prepare_to_take();
+        if !frozen.is_empty() {
+            return self.thaw(frozen);
+        }
         let clients = self.reversed.take_there();
         let adoption = self.takeover.take_if(|takeover| takeover.is_migration());
         self.incoming.clear();
@@ -363,12 +470,9 @@ impl Service {
         self.takeover = Some(takeover);
     }
 
-    /// The migrated connections live here. Those that are to be reversed pass the primary from now on.
+    /// The migrated connections live here. Those that are to be reversed pass the primary.
     pub(super) fn report_migrated(&mut self, now: Instant, connections: usize) {
-        let clients = self.reversed.begin();
-        if !clients.is_empty() {
-            self.actions.push_back(ServiceAction::Reverse { clients });
-        }
+        self.reversed.begin();
         if connections > 0 {
             self.report(OperatorReport::Migrated { connections });
         }

@@ -189,6 +189,20 @@ pub enum ServiceInput {
         /// The node.
         node: ServingNode,
     },
+    /// The frozen sockets of these connections go on, or do not, as [`Thaw`](crate::action::ServiceAction::Thaw) asked.
+    Thawed {
+        /// Clients whose connections go on.
+        thawed: Vec<SocketAddr>,
+        /// Clients on whose connections the other node has spoken.
+        spoken: Vec<SocketAddr>,
+    },
+    /// The kernel says whether this node has a connection, as [`LookFor`](crate::action::ServiceAction::LookFor) asked.
+    LookedFor {
+        /// The client.
+        client: SocketAddr,
+        /// Whether its socket is here.
+        is_here: bool,
+    },
     /// On the primary: the wire says where connections live.
     LiveAt {
         /// Clients, and the nodes that have their connections.
@@ -411,6 +425,11 @@ impl Service {
         );
         let gate = found.map_or(Gate::Off, |found| found.gate);
         let annexed = || found.into_iter().flat_map(|found| found.annexed.iter().copied());
+        let frozen = || found.into_iter().flat_map(|found| found.frozen.iter().copied());
+        let mut outgoing = OutgoingMigrations::new(now, offers_max);
+        if matches!(standing.role(), Role::Primary | Role::Backup) {
+            outgoing.resume(frozen());
+        }
         let mut service = Self {
             config: config.clone(),
             standing,
@@ -426,7 +445,7 @@ impl Service {
             peer: None,
             server: ApplicationState::Alive,
             orphans,
-            outgoing: OutgoingMigrations::new(now, offers_max),
+            outgoing,
             incoming: IncomingMigrations::default(),
             reversed: Reversed::new(
                 config.table.hash_seed,
@@ -435,7 +454,9 @@ impl Service {
                     .flat_map(|found| found.reversed_here.iter().copied()),
                 found
                     .into_iter()
+                    .filter(|_| gate != Gate::Wire)
                     .flat_map(|found| found.reversed_there.iter().copied()),
+                frozen(),
             ),
             annexes: Annexes::new(now, annexed().filter(|_| gate == Gate::Wire)),
             carried: CarriedConnections::new(
@@ -478,6 +499,7 @@ impl Service {
             let is_deposed = false;
             self.actions.push_back(ServiceAction::StandDown { is_deposed });
         }
+        self.go_on_with_frozen(now);
         if role == Role::Backup {
             self.sync(now, StateSyncEvent::Begin);
             self.begin_census(now);
@@ -568,6 +590,8 @@ impl Service {
             ServiceInput::PartAt { annex, part } => self.on_part(part, ServingNode::Annex(annex)),
             ServiceInput::Receipt(receipt) => self.on_receipt(now, &receipt),
             ServiceInput::Prefix(answer) => self.on_prefix(now, &answer),
+            ServiceInput::Thawed { thawed, spoken } => self.on_thawed(now, thawed, spoken),
+            ServiceInput::LookedFor { client, is_here } => self.on_looked_for(now, client, is_here),
             ServiceInput::AnnexIsUp { node, is_up } => self.on_annex(now, node, is_up),
             ServiceInput::RestoredAt {
                 client,
@@ -591,7 +615,7 @@ impl Service {
         self.path.on_heartbeat();
         if let Some(incarnation) = incarnation {
             self.orphans.begin(incarnation);
-            self.give_back_all(now);
+            self.on_new_offerer(now);
         }
     }
 

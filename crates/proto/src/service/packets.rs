@@ -52,6 +52,10 @@ impl Service {
         if !is_wire && direction == Direction::In && is_returned(packet) {
             return self.take_home(now, segment.source);
         }
+        let is_of_before = |client| direction == Direction::In && self.reversed.was_frozen(client);
+        if is_of_before(&segment.source) && !segment.flags.syn {
+            return;
+        }
         self.tell_table();
         let missed = self.missed_by_replica(direction, &segment);
         self.hurry_speaker(now, direction, &segment);
@@ -115,6 +119,7 @@ impl Service {
 
     pub(super) fn on_drained(&mut self, now: Instant) {
         self.distrust_log();
+        self.reversed.on_drained();
         if self.role() == Role::Returning {
             self.begin_log();
         }

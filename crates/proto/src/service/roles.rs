@@ -284,8 +284,9 @@ impl Service {
             }
             Role::TakingOver => {
                 self.orphans.forget_all_taken(); // from now on this node answers for all connections
-                self.reversed.clear(); // those that live here go on without the detour
+                let frozen = self.reversed.take_here(); // those that live here go on without the detour
                 self.set_gate(Gate::Takeover);
+                self.thaw(frozen);
                 // Ask now: until the arbiter has recorded the epoch, no other node can know that this node has spoken in it.
                 self.confirm(now);
                 let adoption = self.takeover.take();

@@ -53,8 +53,13 @@ impl Service {
         }
     }
 
+    /// Sends what is due. If the other node is about to have a connection, its snapshots wait until it is known who has it.
     fn send_parts(&mut self, now: Instant) {
-        while let Some(part) = self.exports.poll_part(now) {
+        let reversed = &self.reversed;
+        while let Some(part) = self
+            .exports
+            .poll_part_unless(now, |client| reversed.is_frozen(client))
+        {
             self.actions.push_back(ServiceAction::SendPart(part));
         }
     }

@@ -4,7 +4,8 @@
 //! with the machines' answers is modelled. (The other explorations of this program ask who may speak for the service. The simulator plays
 //! the service's own steps.)
 //!
-//! Checked: no connection ever has two owners, and each has one, but for the cases that docs/migration.md names.
+//! Checked: no connection ever has two owners, no socket goes on after the other node has spoken, and each connection has an owner, but for the
+//! cases that docs/migration.md names.
 
 use std::net::SocketAddr;
 
@@ -45,6 +46,8 @@ enum NodePart {
     Taking,
     /// A restored socket, which is silent. The node's kernel stops the connection's packets.
     Reserved,
+    /// Its socket, which is silent, and its log, which has nothing of the other node's socket. The connection is the other node's.
+    Frozen,
     /// Its log. `is_learnt`: the log begins early enough that the node could go on from it. If not, the node has seen the connection only
     /// in its middle, and has still to learn it.
     Follower { is_learnt: bool },
@@ -75,9 +78,12 @@ struct OwnershipState {
     words: [Option<MigrationWord>; 2],
     /// The node that has taken over: the other node's packets no longer pass. Leases and epochs allow one node only.
     alone: Option<usize>,
-    /// Connections whose owner has failed before the other node had learnt them, or that were between the two nodes when an agent or a node
-    /// died: docs/migration.md names these cases.
+    /// Connections whose owner has failed before the other node had learnt them.
     may_be_lost: [bool; CONNECTIONS],
+    /// Connections of which the last frozen socket is old: the other node has spoken since.
+    is_old: [bool; CONNECTIONS],
+    /// An old socket has gone on.
+    is_contradicted: bool,
 
     orders: u8,
     deaths: u8,
@@ -137,6 +143,10 @@ enum OwnershipDefect {
     Abandoned,
     /// An agent does not give back what its predecessor had reserved, as if it had been released.
     Claimed,
+    /// The owner leaves a frozen socket as it is, when the other node refuses the connection.
+    Unthawed,
+    /// A node's kernel does not notice that the other node speaks.
+    Unnoticed,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -176,11 +186,15 @@ impl MigratingNode {
     }
 
     fn word(&self, is_alone: bool) -> MigrationWord {
+        let mut offers = self.outgoing.offers();
+        for offer in &mut offers {
+            offer.is_frozen = offer.is_released;
+        }
         MigrationWord {
             agent: self.agent,
             echo: self.received,
             is_alone,
-            offers: self.outgoing.offers(),
+            offers,
             answers: self.incoming.answers(),
         }
     }
@@ -192,8 +206,7 @@ impl MigratingNode {
             return false;
         }
         if self.accepted.replace(word.agent) != Some(word.agent) {
-            self.incoming.clear();
-            self.give_back_all();
+            self.incoming.doubt();
         }
         true
     }
@@ -204,10 +217,18 @@ impl MigratingNode {
         for client in withdrawn.filter(|_| defect != Some(OwnershipDefect::Unreturned)) {
             self.give_back(connection_of(client));
         }
+        for client in heard.unknown {
+            let is_here = self.parts[connection_of(client)].has_voice();
+            self.incoming.on_looked_for(client, is_here);
+        }
         for client in heard.released {
             match &mut self.parts[connection_of(client)] {
                 part @ NodePart::Reserved => *part = NodePart::Taking,
-                NodePart::None | NodePart::Follower { .. } | NodePart::Taking | NodePart::Owner => {
+                NodePart::None
+                | NodePart::Follower { .. }
+                | NodePart::Taking
+                | NodePart::Owner
+                | NodePart::Frozen => {
                     self.incoming.on_decided(client);
                 }
             }
@@ -219,10 +240,6 @@ impl MigratingNode {
         if *part == NodePart::Reserved {
             *part = LEARNT;
         }
-    }
-
-    fn give_back_all(&mut self) {
-        (0..CONNECTIONS).for_each(|connection| self.give_back(connection));
     }
 
     /// Reserves and restores a connection, if it is offered and waits. Returns whether it is.
@@ -257,9 +274,12 @@ impl MigratingNode {
                 NodePart::Reserved if defect == Some(OwnershipDefect::Claimed) => NodePart::Owner,
                 NodePart::Reserved | NodePart::Follower { .. } => UNLEARNT,
                 NodePart::Taking | NodePart::Owner => NodePart::Owner,
+                NodePart::Frozen => NodePart::Frozen,
                 NodePart::None => NodePart::None,
             };
         }
+        let clients = (0..CONNECTIONS).filter(|&one| self.parts[one] == NodePart::Frozen);
+        self.outgoing.resume(clients.map(client));
     }
 }
 
@@ -275,7 +295,7 @@ impl OwnershipState {
         (0..2).any(|node| {
             let it = &self.nodes[node];
             let goes_on = match it.parts[connection] {
-                NodePart::Owner | NodePart::Taking | NodePart::Reserved => {
+                NodePart::Owner | NodePart::Taking | NodePart::Reserved | NodePart::Frozen => {
                     self.alone.is_none_or(|alone| alone == node)
                 }
                 // The node has not noticed yet that the other node has lost its power.
@@ -292,8 +312,6 @@ impl OwnershipState {
         let Some(word) = self.words[node].take() else {
             return;
         };
-        let other = &self.nodes[1 - node];
-        let is_of_the_dead = !other.has_power || word.agent != other.agent;
         let it = &mut self.nodes[node];
         if !it.has_power || !it.accepts(&word) || self.alone == Some(node) {
             return;
@@ -304,35 +322,65 @@ impl OwnershipState {
             it.incoming.clear();
             return;
         }
-        for released in it.outgoing.on_answers(&word.answers).0 {
-            let connection = connection_of(released);
-            self.may_be_lost[connection] |= is_of_the_dead;
+        let answered = it.outgoing.on_answers(&word.answers);
+        for released in answered.released {
             if defect != Some(OwnershipDefect::KeptSocket) {
-                it.parts[connection] = UNLEARNT;
+                it.parts[connection_of(released)] = NodePart::Frozen;
+                self.is_old[connection_of(released)] = false;
             }
         }
-        it.hear_offers(&word.offers, defect);
+        for moved in answered.moved.into_iter().map(connection_of) {
+            if it.parts[moved] == NodePart::Frozen {
+                it.parts[moved] = UNLEARNT;
+            }
+        }
+        let refused = answered.refused.into_iter();
+        for client in refused.filter(|_| defect != Some(OwnershipDefect::Unthawed)) {
+            self.thaw(node, connection_of(client));
+        }
+        self.nodes[node].hear_offers(&word.offers, defect);
+        self.notice(defect);
     }
 
-    /// An agent dies, and its successor starts. If a connection is between the two nodes at this moment, nobody has it.
+    /// The kernel has noticed nothing of the other node, so the frozen socket goes on.
+    fn thaw(&mut self, node: usize, connection: usize) {
+        let part = &mut self.nodes[node].parts[connection];
+        if *part == NodePart::Frozen {
+            *part = NodePart::Owner;
+            self.is_contradicted |= self.is_old[connection];
+        }
+    }
+
+    /// Each node's kernel notices on which connections the other one speaks.
+    fn notice(&mut self, defect: Option<OwnershipDefect>) {
+        let parts = self.nodes.each_ref().map(|node| node.parts);
+        for (it, there) in self.nodes.iter_mut().zip([parts[1], parts[0]]) {
+            for ((part, there), is_old) in it.parts.iter_mut().zip(there).zip(&mut self.is_old) {
+                if *part == NodePart::Frozen && there.has_voice() {
+                    *is_old = true;
+                    if defect != Some(OwnershipDefect::Unnoticed) {
+                        *part = UNLEARNT;
+                    }
+                }
+            }
+        }
+    }
+
+    /// An agent dies, and its successor starts.
     fn restart(&mut self, node: usize, defect: Option<OwnershipDefect>) {
         self.deaths += 1;
-        for connection in 0..CONNECTIONS {
-            let parts = || self.nodes.iter().map(|it| it.parts[connection]);
-            let is_owned = parts().any(NodePart::has_voice);
-            self.may_be_lost[connection] |= !is_owned && parts().any(|part| part == NodePart::Reserved);
-        }
         self.nodes[node].restart(defect);
     }
 
     fn take_over(&mut self, node: usize, defect: Option<OwnershipDefect>) {
         self.alone = Some(node);
+        (0..CONNECTIONS).for_each(|connection| self.thaw(node, connection));
         let it = &mut self.nodes[node];
         it.outgoing.withdraw();
         it.incoming.clear();
         for (part, may_be_lost) in it.parts.iter_mut().zip(&mut self.may_be_lost) {
             match *part {
-                NodePart::Owner | NodePart::None => {}
+                NodePart::Owner | NodePart::None | NodePart::Frozen => {}
                 LEARNT if node == PRIMARY && defect == Some(OwnershipDefect::Abandoned) => {}
                 NodePart::Taking | NodePart::Reserved | NodePart::Follower { is_learnt: true } => {
                     *part = NodePart::Owner
@@ -356,9 +404,10 @@ impl OwnershipState {
 
     /// Whether no connection is on its way.
     fn is_settled(&self) -> bool {
-        self.nodes
-            .iter()
-            .all(|node| !node.parts.contains(&NodePart::Reserved) && node.outgoing.report().pending == 0)
+        self.nodes.iter().all(|node| {
+            let is_on_its_way = |part: &NodePart| matches!(part, NodePart::Reserved | NodePart::Frozen);
+            !node.parts.iter().any(is_on_its_way) && node.outgoing.report().pending == 0
+        })
     }
 
     /// Heartbeats arrive, and nothing fails any more. At some time, the operator's time is over. Returns whether all orders end.
@@ -469,6 +518,8 @@ impl Model for OwnershipModel {
             words: [None, None],
             alone: None,
             may_be_lost: [false; CONNECTIONS],
+            is_old: [false; CONNECTIONS],
+            is_contradicted: false,
 
             orders: 0,
             deaths: 0,
@@ -503,6 +554,9 @@ impl Model for OwnershipModel {
             }),
             Property::always("each connection has an owner", |_, state: &OwnershipState| {
                 (0..CONNECTIONS).all(|one| state.may_be_lost[one] || state.has_owner(one))
+            }),
+            Property::always("no old socket goes on", |_, state: &OwnershipState| {
+                !state.is_contradicted
             }),
             Property::always("every order ends", |model: &Self, state: &OwnershipState| {
                 let is_pair = state.alone.is_none() && state.nodes.iter().all(|node| node.has_power);
@@ -561,14 +615,18 @@ fn a_connection_that_moves_back_has_one_owner() {
 
 #[test]
 fn broken_rules_of_a_migration_are_noticed() {
-    use OwnershipDefect::{Abandoned, Claimed, EarlyVoice, KeptSocket, SameNumbers, Unreturned};
+    use OwnershipDefect::{
+        Abandoned, Claimed, EarlyVoice, KeptSocket, SameNumbers, Unnoticed, Unreturned, Unthawed,
+    };
     for (defect, rule) in [
         (KeptSocket, "no connection has two owners"),
         (EarlyVoice, "no connection has two owners"),
         (Claimed, "no connection has two owners"),
-        (SameNumbers, "each connection has an owner"),
+        (SameNumbers, "every order ends"),
         (Abandoned, "each connection has an owner"),
         (Unreturned, "every order ends"),
+        (Unthawed, "every order ends"),
+        (Unnoticed, "no old socket goes on"),
     ] {
         let broken = explore(OwnershipModel {
             connections: 2,

@@ -254,13 +254,26 @@ impl Kernel for Machine {
         self.wire.release(clients);
     }
 
-    fn log_reversed(&mut self, _: ServiceIndex, clients: &[SocketAddr], ended: &[SocketAddr]) {
-        self.wire.log_reversed(clients, ended);
+    fn freeze(&mut self, _: ServiceIndex, clients: &[SocketAddr], ended: &[SocketAddr]) {
+        self.wire.freeze(clients, ended);
+    }
+
+    fn thaw(&mut self, _: ServiceIndex, clients: &[SocketAddr]) -> Vec<SocketAddr> {
+        let mut spoken = clients.to_vec();
+        spoken.retain(|&client| !self.wire.thaw(client));
+        spoken
+    }
+
+    fn look_for(&mut self, _: ServiceIndex, client: SocketAddr) -> bool {
+        let is_here = self.wire.has_moved_here(client) && self.host.find(self.vip, client).is_some();
+        if !is_here {
+            self.wire.give_back(client);
+        }
+        is_here
     }
 
     fn reverse(&mut self, _: ServiceIndex, clients: &[SocketAddr]) {
         self.wire.reverse(clients);
-        self.judge.borrow_mut().on_reversed(self.config.number, clients);
     }
 
     fn settle(&mut self, _: ServiceIndex) {
@@ -455,6 +468,9 @@ impl Kernel for Machine {
         let is_lent = gate == Gate::Takeover && self.until.is_some_and(|until| self.at < until);
         let mut judge = self.judge.borrow_mut();
         judge.on_live(self.config.number, endpoint.client, is_lent.then_some(epoch));
+        if self.wire.is_via_peer(endpoint.client) {
+            judge.on_reversed(self.config.number, &[endpoint.client]);
+        }
         if self.is(Defect::ReadyLast) {
             self.deaf.remove(&endpoint.client);
         }

@@ -508,6 +508,10 @@ impl Machine {
             Gate::Off | Gate::Mute => return None,
             Gate::Wire if is_raw && self.wire.is_update(&packet) => return Some(self.say_update(packet)),
             Gate::Wire if !self.wire.holds(segment.destination) => return None,
+            _ if self.wire.is_silent(segment.destination) => {
+                self.judge.borrow_mut().on_muttered(self.config.number, &packet);
+                return None;
+            }
             Gate::Wire if self.wire.is_via_peer(segment.destination) => {
                 let packet = self.silence_death(packet)?;
                 return Some(Output::Transmit { port: PEER, packet });
@@ -599,6 +603,7 @@ impl Machine {
         }
         let mut judge = self.judge.borrow_mut();
         let number = self.config.number;
+        judge.on_sockets_lost(number, &self.wire.take_spoken());
         let gate = self.wire.gate().0;
         match fate {
             Fate::Released | Fate::Unlogged => {

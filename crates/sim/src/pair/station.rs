@@ -138,6 +138,8 @@ impl Station {
             taken: self.machine.wire.held(),
             reversed_here: self.machine.wire.reversed_here(),
             reversed_there: self.machine.wire.reversed_there(),
+            frozen: self.machine.wire.frozen(),
+            moved: self.machine.wire.left(),
             annexed: self.machine.annexed(),
             orphans: self.machine.remembered_orphans(),
         });

@@ -147,6 +147,10 @@ enum HeldState {
     ViaPeer,
     /// Reversed: lives on the backup. This node, the primary, logs its segments.
     Logged,
+    /// Moves to the other node, which has not spoken yet. This node's socket is silent, and may go on.
+    Frozen,
+    /// On the backup: was `Frozen` until the primary spoke. On the primary, it becomes `Logged`.
+    Left,
     /// Lives on the annex with this number.
     Annex(usize),
     /// As `Reserved`, of a connection that lives on an annex.
@@ -157,9 +161,19 @@ impl HeldState {
     /// Whether a connection lives on the other node, moves here, or is being decided, on a node whose other connections are all local.
     const fn is_elsewhere(self) -> bool {
         match self {
-            Self::Reserved | Self::Undecided | Self::Logged | Self::Leaving(_) => true,
-            Self::Decided | Self::ViaPeer | Self::Annex(_) => false,
+            Self::Reserved | Self::Undecided | Self::Logged | Self::Frozen | Self::Leaving(_) => true,
+            Self::Decided | Self::ViaPeer | Self::Annex(_) | Self::Left => false,
         }
+    }
+
+    /// Whether this node's socket is silent, because the connection moves to the other node.
+    const fn is_silent(self) -> bool {
+        matches!(self, Self::Frozen | Self::Left)
+    }
+
+    /// Whether a connection lives on the backup, or moves there, and this node, the primary, logs its segments.
+    const fn lives_there(self) -> bool {
+        matches!(self, Self::Logged | Self::Frozen)
     }
 }
 
@@ -173,6 +187,8 @@ pub(super) struct SimWire {
     is_told: bool,
     /// The clients whose connections are being decided, and the clients whose connections stay local.
     held: BTreeMap<SocketAddr, HeldState>,
+    /// Clients whose connections were frozen when the other node spoke.
+    spoken: Vec<SocketAddr>,
     /// The clients whose windows are limited by a cap.
     capped: BTreeMap<SocketAddr, (Cap, WindowPromise)>,
     connections: SimRing,
@@ -210,6 +226,7 @@ impl SimWire {
             epoch: 0,
             is_told: false,
             held: BTreeMap::new(),
+            spoken: Vec::new(),
             capped: BTreeMap::new(),
             connections: SimRing::new(ring_bytes),
             opening: SimRing::new(opening_bytes),
@@ -291,7 +308,9 @@ impl SimWire {
             | HeldState::Undecided
             | HeldState::Decided
             | HeldState::ViaPeer
-            | HeldState::Logged => None,
+            | HeldState::Logged
+            | HeldState::Frozen
+            | HeldState::Left => None,
         }
     }
 
@@ -312,11 +331,66 @@ impl SimWire {
         }
     }
 
-    /// Notes that the connections of `clients` move to the backup, and that this node logs them. Forgets the `ended` ones.
-    pub fn log_reversed(&mut self, clients: &[SocketAddr], ended: &[SocketAddr]) {
+    /// Notes that the connections of `clients` move to the other node, and that this node logs them. Forgets the `ended` ones.
+    pub fn freeze(&mut self, clients: &[SocketAddr], ended: &[SocketAddr]) {
         self.held.retain(|client, _| !ended.contains(client));
         self.held
-            .extend(clients.iter().map(|&client| (client, HeldState::Logged)));
+            .extend(clients.iter().map(|&client| (client, HeldState::Frozen)));
+    }
+
+    /// Lets the frozen socket of this client's connection go on, if the backup has not spoken. Returns whether it goes on.
+    pub fn thaw(&mut self, client: SocketAddr) -> bool {
+        let is_frozen = self.held.get(&client) == Some(&HeldState::Frozen);
+        if is_frozen && self.gate == Gate::Wire {
+            self.held.insert(client, HeldState::ViaPeer);
+        } else if is_frozen {
+            self.held.remove(&client);
+        }
+        is_frozen
+    }
+
+    /// Whether a connection that has moved is this node's, if it has a socket.
+    pub fn has_moved_here(&self, client: SocketAddr) -> bool {
+        let held = self.held.get(&client);
+        match self.gate {
+            Gate::Wire => held == Some(&HeldState::ViaPeer),
+            _ => !matches!(
+                held,
+                Some(HeldState::Logged | HeldState::Frozen | HeldState::Reserved)
+            ),
+        }
+    }
+
+    /// The clients on whose connections the other node has spoken since they were frozen here.
+    pub fn left(&self) -> Vec<SocketAddr> {
+        self.held_as(&[HeldState::Logged, HeldState::Left])
+    }
+
+    /// The other node speaks on a connection that moves there, or the client begins another one.
+    fn note_speech(&mut self, client: SocketAddr) {
+        let left = if self.gate == Gate::Primary {
+            HeldState::Logged
+        } else {
+            HeldState::Left
+        };
+        if let Some(held) = self
+            .held
+            .get_mut(&client)
+            .filter(|held| **held == HeldState::Frozen)
+        {
+            *held = left;
+            self.spoken.push(client);
+        }
+    }
+
+    /// The clients on whose connections the other node has spoken since the last call, so that the frozen sockets cannot go on.
+    pub fn take_spoken(&mut self) -> Vec<SocketAddr> {
+        std::mem::take(&mut self.spoken)
+    }
+
+    /// The clients whose connections move to the other node, which has not spoken yet.
+    pub fn frozen(&self) -> Vec<SocketAddr> {
+        self.held_as(&[HeldState::Frozen])
     }
 
     /// Notes that the connections of `clients` live here, and that the primary logs them.
@@ -330,7 +404,7 @@ impl SimWire {
 
     /// Notes that the connections of `clients` have moved away from this node.
     pub fn release(&mut self, clients: &[SocketAddr]) {
-        if self.gate == Gate::Wire {
+        if matches!(self.gate, Gate::Wire | Gate::Takeover) {
             self.held.retain(|client, _| !clients.contains(client));
         }
     }
@@ -347,7 +421,7 @@ impl SimWire {
 
     /// The clients whose connections are on the backup, and whose segments this node logs.
     pub fn reversed_there(&self) -> Vec<SocketAddr> {
-        self.held_as(&[HeldState::Logged])
+        self.held_as(&[HeldState::Logged, HeldState::Frozen])
     }
 
     fn held_as(&self, states: &[HeldState]) -> Vec<SocketAddr> {
@@ -368,6 +442,11 @@ impl SimWire {
             Some(HeldState::Logged | HeldState::Reserved | HeldState::Annex(_))
         );
         is_elsewhere && self.gate != Gate::Wire
+    }
+
+    /// Whether this node's socket of the client's connection is silent, because the connection moves to the other node.
+    pub fn is_silent(&self, client: SocketAddr) -> bool {
+        self.held.get(&client).is_some_and(|held| held.is_silent())
     }
 
     /// Limits a client's window to `cap` from now on. With `None`, ends the limit.
@@ -479,7 +558,7 @@ impl SimWire {
         side: WireSide,
         packet: &[u8],
         is_returned: bool,
-        is_local: impl FnOnce(SocketAddr) -> bool,
+        is_local: impl Fn(SocketAddr) -> bool,
     ) -> Fate {
         let Ok(segment) = Segment::parse(packet, Checksum::Trusted) else {
             return Fate::Dropped;
@@ -525,6 +604,15 @@ impl SimWire {
             (Gate::Primary, Direction::In) if side == WireSide::Clients => Fate::Redirected,
             (Gate::Off, _) | (Gate::Primary | Gate::Sole, Direction::In) => Fate::Local,
             (Gate::Mute, _) | (Gate::Primary | Gate::Takeover | Gate::Sole, Direction::Out) => Fate::Dropped,
+            (Gate::Wire, _) if held.is_some_and(HeldState::is_silent) => {
+                if direction == Direction::Out && side != WireSide::Peer {
+                    return Fate::Dropped;
+                }
+                if direction == Direction::Out || opens {
+                    self.note_speech(client);
+                }
+                self.log(now, direction, opens, packet, Fate::Released)
+            }
             (Gate::Wire, Direction::Out) if side != WireSide::Peer || self.held.contains_key(&client) => {
                 Fate::Dropped
             }
@@ -583,15 +671,21 @@ impl SimWire {
         (client, opens): (SocketAddr, bool),
         direction: Direction,
         packet: &[u8],
-        is_local: impl FnOnce(SocketAddr) -> bool,
+        is_local: impl Fn(SocketAddr) -> bool,
     ) -> Fate {
-        let is_logged = self.held.get(&client) == Some(&HeldState::Logged);
+        let held = self.held.get(&client).copied();
+        let is_logged = held.is_some_and(HeldState::lives_there);
         match (direction, side) {
             (Direction::Out, WireSide::Peer) if is_logged => {
+                self.note_speech(client);
                 self.log(now, direction, opens, packet, Fate::Released)
             }
             (Direction::Out, _) => Fate::Dropped,
             (Direction::In, WireSide::Clients) if is_logged && opens => Fate::Redirected,
+            // A socket of before the move: the agent lets it go on, or destroys it.
+            (Direction::In, WireSide::Peer) if is_logged && (opens || is_returned) && is_local(client) => {
+                Fate::Dropped
+            }
             (Direction::In, WireSide::Peer) if is_logged && opens => {
                 self.log(now, direction, opens, packet, Fate::Held); // the agent forgets the old connection
                 self.held.remove(&client);
@@ -622,11 +716,17 @@ impl SimWire {
         }
         match self.held.get(&client) {
             // The local listener's SYN-ACK would contradict what the old primary has sent on the connection that is being decided.
-            Some(HeldState::Undecided | HeldState::Reserved | HeldState::Logged | HeldState::Leaving(_)) => {
-                Fate::Dropped
-            }
+            Some(
+                HeldState::Undecided
+                | HeldState::Reserved
+                | HeldState::Logged
+                | HeldState::Frozen
+                | HeldState::Leaving(_),
+            ) => Fate::Dropped,
             None if !self.is_told => Fate::Dropped,
-            Some(HeldState::Decided | HeldState::ViaPeer | HeldState::Annex(_)) | None => Fate::Local,
+            Some(HeldState::Decided | HeldState::ViaPeer | HeldState::Annex(_) | HeldState::Left) | None => {
+                Fate::Local
+            }
         }
     }
 

@@ -119,7 +119,7 @@ impl AnnexedWire {
             take_back: self.take_back,
             migration: Some(MigrationBeat {
                 offers: offers.to_vec(),
-                answers: Vec::new(),
+                ..MigrationBeat::default()
             }),
             ..beat(self.node.service(0).vip(), (Role::Primary, 2), true)
         };
@@ -166,6 +166,7 @@ impl AnnexedWire {
             number: 7,
             client: self.client,
             is_released,
+            is_frozen: false,
             reverses: false,
             annex: Some(GAMMA),
             is_bereft: false,

@@ -298,6 +298,14 @@ fn clients(ports: std::ops::RangeInclusive<u16>) -> Vec<SocketAddr> {
     ports.map(|port| ([10, 1, 0, 1], port).into()).collect()
 }
 
+fn beat_of(offers: Vec<MigrationOffer>, answers: Vec<OfferAnswer>) -> MigrationBeat {
+    MigrationBeat {
+        offers,
+        answers,
+        leads_first: true,
+    }
+}
+
 /// A connection that moves is prepared, and nothing more, until the primary has released it. A wire answers for connections that it has, so
 /// that a client whose connection is gone learns of it.
 #[test]
@@ -311,13 +319,14 @@ fn what_is_released_moves_here_and_what_is_withdrawn_is_given_back() {
         number,
         client: clients[usize::try_from(number).expect("small")],
         is_released,
+        is_frozen: false,
         reverses: false,
         annex: None,
         is_bereft: false,
     };
     let beat = |offers| {
         let answers = Vec::new();
-        |beat: &mut ServiceBeat| beat.migration = Some(MigrationBeat { offers, answers })
+        |beat: &mut ServiceBeat| beat.migration = Some(beat_of(offers, answers))
     };
     tell(
         &mut node,
@@ -375,14 +384,14 @@ fn a_reversed_connection_whose_process_dies_is_offered_and_ends_if_it_is_refused
             number,
             client,
             is_released,
+            is_frozen: false,
             reverses: number == 0,
             annex: None,
             is_bereft: false,
         };
         (0..).zip(&clients).map(offer).collect()
     };
-    let say =
-        |offers, answers| |beat: &mut ServiceBeat| beat.migration = Some(MigrationBeat { offers, answers });
+    let say = |offers, answers| |beat: &mut ServiceBeat| beat.migration = Some(beat_of(offers, answers));
     tell(&mut node, now, 1, now, say(offers(false), Vec::new()));
     carry_out(&mut node, &mut now, Duration::ZERO);
     tell(&mut node, now, 2, now, say(offers(true), Vec::new()));
