@@ -605,13 +605,7 @@ impl SimWire {
             (Gate::Off, _) | (Gate::Primary | Gate::Sole, Direction::In) => Fate::Local,
             (Gate::Mute, _) | (Gate::Primary | Gate::Takeover | Gate::Sole, Direction::Out) => Fate::Dropped,
             (Gate::Wire, _) if held.is_some_and(HeldState::is_silent) => {
-                if direction == Direction::Out && side != WireSide::Peer {
-                    return Fate::Dropped;
-                }
-                if direction == Direction::Out || opens {
-                    self.note_speech(client);
-                }
-                self.log(now, direction, opens, packet, Fate::Released)
+                self.log_moving(now, side, (client, opens), direction, packet)
             }
             (Gate::Wire, Direction::Out) if side != WireSide::Peer || self.held.contains_key(&client) => {
                 Fate::Dropped
@@ -633,6 +627,24 @@ impl SimWire {
             }
             (Gate::Wire, _) => self.log(now, direction, opens, packet, Fate::Released),
         }
+    }
+
+    /// Handles a packet of a connection that moves back to the primary.
+    fn log_moving(
+        &mut self,
+        now: Instant,
+        side: WireSide,
+        (client, opens): (SocketAddr, bool),
+        direction: Direction,
+        packet: &[u8],
+    ) -> Fate {
+        if direction == Direction::Out && side != WireSide::Peer {
+            return Fate::Dropped;
+        }
+        if direction == Direction::Out || opens {
+            self.note_speech(client);
+        }
+        self.log(now, direction, opens, packet, Fate::Released)
     }
 
     /// Handles a packet of a connection that lives on an annex, on its wire.
