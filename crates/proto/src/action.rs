@@ -129,35 +129,35 @@ pub enum ServiceAction {
         /// Its client.
         client: SocketAddr,
     },
-    /// The connections of these clients are the other node's. Destroy their sockets without sending anything. On a wire, their packets pass like those of the primary's other connections afterwards.
+    /// The connections of these clients are the other node's. Destroy their sockets without sending anything. On a wire, their packets pass like
+    /// those of the primary's other connections afterwards.
     Release {
         /// The clients.
         clients: Vec<SocketAddr>,
     },
-    /// The connections of these clients are about to move from this primary to its backup, which has prepared them. From now on their sockets
-    /// say nothing. This node logs the connections' segments, which the backup leads here, and sends them on. It notices the first segment of
-    /// the backup's socket.
+    /// The connections of these clients are about to move to the other node, which has prepared them. From now on their sockets say nothing. This
+    /// node logs the connections' segments, which pass it, and sends them on. It notices the first segment of the other node's socket.
     Freeze {
         /// The clients.
         clients: Vec<SocketAddr>,
         /// Clients whose earlier connections have ended: their segments need not be logged any more.
         ended: Vec<SocketAddr>,
     },
-    /// The backup does not have the connections of these clients. If its sockets have said nothing, the frozen sockets go on. Then give the node
-    /// [`Thawed`](crate::service::ServiceInput::Thawed).
+    /// The other node does not have the connections of these clients. If its sockets have said nothing, the frozen sockets go on. Then give the
+    /// node [`Thawed`](crate::service::ServiceInput::Thawed).
     Thaw {
         /// The clients.
         clients: Vec<SocketAddr>,
     },
-    /// The primary has released the connections of these clients to an earlier agent of this node. Look whether their sockets are here. If a
+    /// The other node has released the connections of these clients to an earlier agent of this node. Look whether their sockets are here. If a
     /// socket is not, forget what that agent has left of the connection. Give the node
     /// [`LookedFor`](crate::service::ServiceInput::LookedFor) for each.
     LookFor {
         /// The clients.
         clients: Vec<SocketAddr>,
     },
-    /// The sockets of these clients' connections, which move here, are ready, and the primary logs the connections' segments. From now on all their segments pass the
-    /// primary: a client's before it reaches the socket, the socket's before it reaches the client.
+    /// The sockets of these clients' connections, which move here, are ready, and the primary logs the connections' segments. From now on all
+    /// their segments pass the primary: a client's before it reaches the socket, the socket's before it reaches the client.
     Reverse {
         /// The clients.
         clients: Vec<SocketAddr>,
