@@ -38,7 +38,7 @@ fn payload_in(rings: &Rings) -> [usize; 2] {
     bytes
 }
 
-/// Both wires, and a connection to a listener on the backup.
+/// Both wires, and a connection that lives on the backup, or moves there.
 struct ReversedConnection {
     lan: Lan,
     backup: WireOn,
@@ -50,6 +50,7 @@ struct ReversedConnection {
 }
 
 impl ReversedConnection {
+    /// Its listener is on the backup.
     fn new(test: &str, family: Family) -> Option<Self> {
         let lan = Lan::new(test)?;
         let backup = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Takeover);
@@ -72,6 +73,48 @@ impl ReversedConnection {
             address,
             family,
         })
+    }
+
+    /// Its listener is on the primary, where its socket is frozen. The backup has it reserved.
+    fn frozen(test: &str, family: Family) -> Option<Self> {
+        let lan = Lan::new(test)?;
+        let backup = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
+        let primary = WireOn::new(&lan.primary, &lan.backup, &options(), Gate::Primary);
+        let (client, server) = lan.client.connect_pair(&lan.primary.listen(family.vip()));
+        let address = client.local_addr().expect("connected");
+        backup.reserve(family.service(), &[address]).expect("reserve");
+        primary.freeze(family.service(), &[address]).expect("freeze");
+        Some(Self {
+            lan,
+            backup,
+            primary,
+            client,
+            server,
+            address,
+            family,
+        })
+    }
+
+    /// Both sides say something. The node `mutes` drops what the frozen socket says, and the node `holds` what the client says.
+    fn speak_in_vain(&self, mutes: &WireOn, holds: &WireOn) {
+        let (muted, held) = ("dropped_egress_mute", "held_in_takeover");
+        let before = [
+            mutes.counter(self.family, muted),
+            holds.counter(self.family, held),
+        ];
+        (&self.server).write_all(b"output").expect("write");
+        (&self.client).write_all(b"input").expect("write");
+        mutes.wait_for(self.family, muted, before[0] + 1);
+        holds.wait_for(self.family, held, before[1] + 1);
+    }
+
+    /// What both sides have said in vain arrives after all.
+    fn hears(&self) {
+        for (mut to, expected) in [(&self.server, &b"input"[..]), (&self.client, b"output")] {
+            let mut received = vec![0; expected.len()];
+            to.read_exact(&mut received).expect("read");
+            assert_eq!(received, expected, "{:?}", self.family);
+        }
     }
 
     /// Sends `bytes` in both directions at once. Returns the payload that the primary and the backup have logged meanwhile.
@@ -200,11 +243,7 @@ fn a_connection_that_is_to_move_back_waits() {
         primary.wait_for(family, "dropped_gate_closed", closed + 1);
         primary.give_back(service, &clients).expect("give back");
         assert_eq!(primary.reversed_there(service), clients);
-        for (mut to, expected) in [(&reversed.server, &b"input"[..]), (&reversed.client, b"output")] {
-            let mut received = vec![0; expected.len()];
-            to.read_exact(&mut received).expect("read");
-            assert_eq!(received, expected);
-        }
+        reversed.hears();
     }
 }
 
@@ -377,71 +416,23 @@ fn the_agents_packets_go_through_the_wire() {
     }
 }
 
-/// Both wires, and a connection to a listener on the primary that moves to the backup: its socket is frozen, and the backup has it reserved.
-struct FrozenConnection {
-    lan: Lan,
-    backup: WireOn,
-    primary: WireOn,
-    client: TcpStream,
-    server: TcpStream,
-    address: SocketAddr,
-    family: Family,
-}
-
-impl FrozenConnection {
-    fn new(test: &str, family: Family) -> Option<Self> {
-        let lan = Lan::new(test)?;
-        let backup = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
-        let primary = WireOn::new(&lan.primary, &lan.backup, &options(), Gate::Primary);
-        let (client, server) = lan.client.connect_pair(&lan.primary.listen(family.vip()));
-        let address = client.local_addr().expect("connected");
-        backup.reserve(family.service(), &[address]).expect("reserve");
-        primary.freeze(family.service(), &[address]).expect("freeze");
-        Some(Self {
-            lan,
-            backup,
-            primary,
-            client,
-            server,
-            address,
-            family,
-        })
-    }
-
-    /// Both sides say something that does not arrive.
-    fn speak_in_vain(&self) {
-        let (muted, held) = ("dropped_egress_mute", "held_in_takeover");
-        let before = [
-            self.primary.counter(self.family, muted),
-            self.backup.counter(self.family, held),
-        ];
-        (&self.server).write_all(b"output").expect("write");
-        (&self.client).write_all(b"input").expect("write");
-        self.primary.wait_for(self.family, muted, before[0] + 1);
-        self.backup.wait_for(self.family, held, before[1] + 1);
-    }
-}
-
 #[test]
 fn a_frozen_socket_goes_on_if_the_backup_has_said_nothing() {
     for family in Family::BOTH {
-        let Some(frozen) =
-            FrozenConnection::new("a_frozen_socket_goes_on_if_the_backup_has_said_nothing", family)
+        let Some(mut frozen) =
+            ReversedConnection::frozen("a_frozen_socket_goes_on_if_the_backup_has_said_nothing", family)
         else {
             return;
         };
         let (service, clients) = (family.service(), [frozen.address]);
-        frozen.speak_in_vain();
-        let primary = frozen.primary.succeeded(&options());
+        frozen.speak_in_vain(&frozen.primary, &frozen.backup);
+        frozen.primary = frozen.primary.succeeded(&options());
+        let primary = &frozen.primary;
         assert_eq!(primary.frozen(service), clients, "a new agent finds it");
         frozen.backup.forget_clients(service, &clients).expect("forget");
         assert!(primary.thaw(service, frozen.address).expect("thaw"), "{family:?}");
         assert_eq!(primary.reversed_there(service), []);
-        for (mut to, expected) in [(&frozen.server, &b"input"[..]), (&frozen.client, b"output")] {
-            let mut received = vec![0; expected.len()];
-            to.read_exact(&mut received).expect("read");
-            assert_eq!(received, expected, "{family:?}");
-        }
+        frozen.hears();
     }
 }
 
@@ -449,10 +440,10 @@ fn a_frozen_socket_goes_on_if_the_backup_has_said_nothing() {
 #[test]
 fn a_frozen_socket_hears_nothing() {
     for family in Family::BOTH {
-        let Some(frozen) = FrozenConnection::new("a_frozen_socket_hears_nothing", family) else {
+        let Some(frozen) = ReversedConnection::frozen("a_frozen_socket_hears_nothing", family) else {
             return;
         };
-        frozen.speak_in_vain();
+        frozen.speak_in_vain(&frozen.primary, &frozen.backup);
         let closed = frozen.primary.counter(family, "dropped_gate_closed");
         frozen
             .backup
@@ -477,23 +468,14 @@ fn a_frozen_socket_hears_nothing() {
 #[test]
 fn a_frozen_socket_is_over_when_the_backup_speaks() {
     for family in Family::BOTH {
-        let Some(frozen) = FrozenConnection::new("a_frozen_socket_is_over_when_the_backup_speaks", family)
+        let Some(frozen) =
+            ReversedConnection::frozen("a_frozen_socket_is_over_when_the_backup_speaks", family)
         else {
             return;
         };
         let service = family.service();
-        let segment = Segment {
-            source: family.vip(),
-            destination: frozen.address,
-            seq: STALE,
-            ack: Seq(1),
-            flags: Flags::ACK,
-            window: 1,
-            options: TcpOptions::default(),
-            payload: b"",
-        };
         let tap = FrameTap::on(&frozen.lan.client, "port3");
-        tap.put(frozen.lan.primary.mac(), frozen.lan.backup.mac(), &segment.emit());
+        tap.put(frozen.lan.primary.mac(), frozen.lan.backup.mac(), &frozen.stale());
         frozen.primary.wait_for(family, "logged_out_packets", 1);
         assert_eq!(frozen.primary.frozen(service), []);
         assert_eq!(frozen.primary.reversed_there(service), [frozen.address]);
@@ -501,7 +483,7 @@ fn a_frozen_socket_is_over_when_the_backup_speaks() {
             !frozen.primary.thaw(service, frozen.address).expect("thaw"),
             "{family:?}"
         );
-        frozen.speak_in_vain();
+        frozen.speak_in_vain(&frozen.primary, &frozen.backup);
     }
 }
 
@@ -521,12 +503,7 @@ fn a_socket_that_is_frozen_on_the_backup_goes_on_if_the_primary_has_said_nothing
         reversed.exchange(b"before it");
         primary.reserve(service, &[client]).expect("reserve");
         backup.freeze(service, &[client]).expect("freeze");
-        let muted = backup.counter(family, "dropped_egress_mute");
-        let held = primary.counter(family, "held_in_takeover");
-        (&reversed.server).write_all(b"output").expect("write");
-        (&reversed.client).write_all(b"input").expect("write");
-        backup.wait_for(family, "dropped_egress_mute", muted + 1);
-        primary.wait_for(family, "held_in_takeover", held + 1);
+        reversed.speak_in_vain(backup, primary);
         assert_eq!(backup.frozen(service), [client], "{family:?}");
         if speaks {
             primary.forget_clients(service, &[client]).expect("forget");
@@ -545,10 +522,6 @@ fn a_socket_that_is_frozen_on_the_backup_goes_on_if_the_primary_has_said_nothing
             continue;
         }
         assert!(backup.has_moved_here(service, client));
-        for (mut to, expected) in [(&reversed.server, &b"input"[..]), (&reversed.client, b"output")] {
-            let mut received = vec![0; expected.len()];
-            to.read_exact(&mut received).expect("read");
-            assert_eq!(received, expected, "{family:?}");
-        }
+        reversed.hears();
     }
 }
