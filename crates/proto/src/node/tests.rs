@@ -132,6 +132,7 @@ impl Two {
                 Action::Service(_, ServiceAction::Freeze { .. }) => Some("freeze"),
                 Action::Service(_, ServiceAction::Thaw { .. }) => Some("thaw"),
                 Action::Service(_, ServiceAction::Release { .. }) => Some("release"),
+                Action::Service(_, ServiceAction::Transmit(_)) => Some("reset"),
                 _ => None,
             });
             match action {

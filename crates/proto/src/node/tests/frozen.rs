@@ -1,7 +1,10 @@
 //! Sockets that are frozen because their connections move to the other node (docs/migration.md).
 
 use super::*;
+use crate::Seq;
 use crate::migration::{MigrationBeat, OfferAnswer, OfferState};
+use crate::packet::{Checksum, Flags, TcpOptions};
+use crate::table::Direction;
 
 /// What the kernels know of a connection that moves from one node to the other.
 #[derive(Default)]
@@ -25,6 +28,23 @@ impl Two {
         };
         let now = self.now;
         self.nodes[index].handle(now, 0, ServiceInput::Thawed { thawed, spoken });
+        self.read_old_input(index);
+    }
+
+    /// The node reads from its log what the client has sent while the socket was frozen.
+    fn read_old_input(&mut self, index: usize) {
+        let (now, node) = (self.now, &mut self.nodes[index]);
+        let segment = Segment {
+            source: client(),
+            destination: node.service(0).vip(),
+            seq: Seq(1),
+            ack: Seq(1001),
+            flags: Flags::ACK,
+            window: 1000,
+            options: TcpOptions::default(),
+            payload: b"input",
+        };
+        node.handle_packet(now, 0, Direction::In, &segment.emit(), Checksum::Unverified, None);
     }
 
     pub(super) fn look_for(&mut self, index: usize, clients: Vec<SocketAddr>) {
@@ -102,6 +122,11 @@ fn what_the_other_node_had_when_it_failed_goes_on() {
         let gate = if owner == 0 { "speak" } else { "close the gate" };
         assert!(step(gate) < step("thaw"), "{:?}", two.network[owner]);
         assert_eq!(two.nodes[owner].service(0).migrations().pending, 0);
+        let is_reset = two.network[owner].contains(&"reset");
+        assert_eq!(
+            is_reset, has_spoken,
+            "what goes on is answered by its socket only"
+        );
     }
 }
 
